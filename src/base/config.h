@@ -88,10 +88,14 @@ bool ms_config_is_set(const ms_config *config, const char *section, const char *
 /* Where a key was set, for messages: "gpt.yaml:12", "--set", "MS_TRAIN_STEPS" or "default". The
  * pointer is owned by the config. */
 const char *ms_config_where(const ms_config *config, const char *section, const char *key);
+/* A variable outside the sections (MS_KERNEL, MS_RANK, ...); NULL when unset or empty. The library
+ * reads the environment nowhere else. */
+const char *ms_config_environment(const char *name);
 /* The resolved configuration as YAML that loads to the same values. */
 ms_status ms_config_emit(const ms_config *config, ms_text *yaml);
 
-/* help: "train.steps" or "steps" or "train"; writes paragraphs for people. Unknown: nearest name. */
+/* help: "train.steps" or "steps" or "train", NULL or "" for the list of sections; writes paragraphs
+ * for people. Unknown: MS_ERR_NOT_FOUND with the nearest name. */
 ms_status ms_config_help(const ms_config_section *const *sections, int section_count,
                          const char *key, ms_text *text);
 /* The reference page, in Markdown. */

@@ -27,10 +27,10 @@ ms_random_block ms_random_at(ms_random_key key, uint64_t high, uint64_t low);
 
 /* Uniform in [0, 1) of 24 bits from one word. */
 static inline float ms_random_unit_f32(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
-/* Uniform in (0, 1) of 53 bits from two words. */
+/* Uniform in (0, 1) of 52 bits from two words; with 53 the largest would round to 1. */
 static inline double ms_random_unit_f64(uint32_t high, uint32_t low) {
-    uint64_t bits = ((uint64_t)high << 21) ^ ((uint64_t)low >> 11);
-    return ((double)bits + 0.5) * 0x1p-53;
+    uint64_t bits = ((uint64_t)high << 20) | ((uint64_t)low >> 12);
+    return ((double)bits + 0.5) * 0x1p-52;
 }
 /* Two independent standard normal numbers from one block (Box-Muller in double). */
 void ms_random_normal_pair(ms_random_block block, double *first, double *second);

@@ -24,10 +24,12 @@ void ms_text_release(ms_text *text);
 
 /* "12.3 MiB", "512 B": for people. buffer of at least 32 bytes; returns buffer. */
 char *ms_format_bytes(uint64_t bytes, char *buffer, size_t buffer_bytes);
-/* "1:02:03" or "12.3 s". */
+/* "1:02:03", "2:03", "12.3 s" or "345 ms". */
 char *ms_format_duration(double seconds, char *buffer, size_t buffer_bytes);
 /* 12345678 -> "12,345,678". */
 char *ms_format_count(int64_t count, char *buffer, size_t buffer_bytes);
+/* The shortest decimal text that reads back as the same double, in the C locale ("0.1", "1e-08"). */
+char *ms_format_f64(double value, char *buffer, size_t buffer_bytes);
 
 /* Index of the name nearest to `wanted` by edit distance (Damerau), or -1 if none is near. */
 int ms_nearest_name(const char *wanted, const char *const *names, int count);
