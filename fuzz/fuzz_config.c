@@ -2,8 +2,8 @@
  * fuzz_config.c - configuration text: any bytes are loaded or refused; nothing crashes or leaks.
  *
  * The bytes are read twice: as a file, and as the value of --set for a list, a text and a number.
- * Laws held for every input: memory in use is the same afterwards; a refusal has a sentence; what was
- * accepted is emitted, and what is emitted loads and is emitted again in the same bytes.
+ * Laws held for every input: memory in use is the same afterwards; a refusal has a sentence; what
+ * was accepted is emitted, and what is emitted loads and is emitted again in the same bytes.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -35,8 +35,8 @@ static const ms_key keys[] = {
     {"mode", MS_KEY_ENUM, offsetof(values, mode), "slow", "", 0, 0, modes, true, "A mode."},
     {"quick", MS_KEY_BOOL, offsetof(values, quick), "no", "", 0, 0, NULL, false, "A switch."},
 };
-static const ms_config_section model = {
-    "model", "Held.", keys, sizeof keys / sizeof keys[0], sizeof(values), false};
+static const ms_config_section model = {"model",        "Held.", keys, sizeof keys / sizeof keys[0],
+                                        sizeof(values), false};
 static const ms_config_section parallel = {
     "parallel", "Held.", keys, sizeof keys / sizeof keys[0], sizeof(values), true};
 static const ms_config_section *const sections[] = {&model, &parallel};

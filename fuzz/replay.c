@@ -3,13 +3,14 @@
  *
  *   fuzz_config CORPUS...        each argument a file or a folder of files
  *
- * So every compiler replays what was once found, in each test run. Mutations are the ones that break
- * parsers: flipped and replaced bytes, truncation, runs removed or doubled, and the extremes of 64-bit
- * numbers written over lengths and offsets. They come from a fixed seed, so a failure repeats; with a
- * crash the input is found by setting a breakpoint, or by running the printed file alone.
+ * So every compiler replays what was once found, in each test run. Mutations are the ones that
+ * break parsers: flipped and replaced bytes, truncation, runs removed or doubled, and the extremes
+ * of 64-bit numbers written over lengths and offsets. They come from a fixed seed, so a failure
+ * repeats; with a crash the input is found by setting a breakpoint, or by running the printed file
+ * alone.
  *
- * Bounded: about 3 s and MUTATIONS_PER_FILE mutations of each file, whichever ends first; every file
- * gets its share of the time. Under libFuzzer (clang -fsanitize=fuzzer) this file is left out.
+ * Bounded: about 3 s and MUTATIONS_PER_FILE mutations of each file, whichever ends first; every
+ * file gets its share of the time. Under libFuzzer (clang -fsanitize=fuzzer) this file is left out.
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -66,7 +67,8 @@ static void add_file(corpus *all, const char *path) {
         give_up("take (too long)", path);
     }
     rewind(file);
-    input one = {.path = strdup(path), .bytes = malloc((size_t)length + 1), .length = (size_t)length};
+    input one = {
+        .path = strdup(path), .bytes = malloc((size_t)length + 1), .length = (size_t)length};
     input *grown = realloc(all->inputs, (all->count + 1) * sizeof *grown);
     if (one.path == NULL || one.bytes == NULL || grown == NULL ||
         fread(one.bytes, 1, one.length, file) != one.length) {

@@ -7,8 +7,8 @@
  *              [header | used bytes | poisoned rest]
  *
  * Invariants: bytes beyond `used` are zero, so handing them out costs nothing; a reset zeroes what
- * was used of the first block and frees the others. Objects of 64 bytes or more are 64-byte aligned,
- * smaller ones 16-byte aligned. With AddressSanitizer, what is not handed out is poisoned.
+ * was used of the first block and frees the others. Objects of 64 bytes or more are 64-byte
+ * aligned, smaller ones 16-byte aligned. With AddressSanitizer, what is not handed out is poisoned.
  *
  * Rejected: growing one block by realloc (addresses would move).
  */
@@ -37,7 +37,9 @@ struct ms_arena {
     size_t held_bytes;
 };
 
-static char *block_data(arena_block *block) { return (char *)block + BLOCK_HEADER_BYTES; }
+static char *block_data(arena_block *block) {
+    return (char *)block + BLOCK_HEADER_BYTES;
+}
 
 static ms_status add_block(ms_arena *arena, size_t capacity) {
     size_t bytes;
@@ -107,8 +109,8 @@ ms_status ms_arena_alloc(ms_arena *arena, size_t bytes, void **memory) {
     arena_block *block = arena->newest;
     size_t start = ms_align_up(block->used, alignment);
     if (start > block->capacity || taken > block->capacity - start) {
-        size_t doubled = block->capacity < BLOCK_BYTES_GROWTH_MAX ? 2 * block->capacity
-                                                                  : BLOCK_BYTES_GROWTH_MAX;
+        size_t doubled =
+            block->capacity < BLOCK_BYTES_GROWTH_MAX ? 2 * block->capacity : BLOCK_BYTES_GROWTH_MAX;
         MS_TRY(add_block(arena, taken > doubled ? taken : doubled));
         block = arena->newest;
         start = 0;
@@ -128,4 +130,6 @@ ms_status ms_arena_strdup(ms_arena *arena, const char *text, char **copy) {
     return MS_OK;
 }
 
-size_t ms_arena_bytes(const ms_arena *arena) { return arena->held_bytes; }
+size_t ms_arena_bytes(const ms_arena *arena) {
+    return arena->held_bytes;
+}

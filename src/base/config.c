@@ -9,12 +9,13 @@
  * all but the tables in one arena, so that destroying it is one call and a failure half way leaks
  * nothing.
  *
- * Sources are read from the least authority to the greatest (default, file, environment, --set), each
- * overwriting the one before; a fault in any of them is an error even if a later source would have
- * overwritten it.
+ * Sources are read from the least authority to the greatest (default, file, environment, --set),
+ * each overwriting the one before; a fault in any of them is an error even if a later source would
+ * have overwritten it.
  *
- * Rejected: reading the sources in the other order and skipping what is set (a typo in the file would
- * go unseen while --set hides it), and separate default structs (a second place for each default).
+ * Rejected: reading the sources in the other order and skipping what is set (a typo in the file
+ * would go unseen while --set hides it), and separate default structs (a second place for each
+ * default).
  */
 #define _GNU_SOURCE 1 /* environ */
 
@@ -28,8 +29,7 @@
 
 #include "base/file.h"
 
-int ms__config_find_section(const ms_config_section *const *sections, int count,
-                            const char *name) {
+int ms__config_find_section(const ms_config_section *const *sections, int count, const char *name) {
     for (int i = 0; i < count; i++) {
         if (strcmp(sections[i]->name, name) == 0) {
             return i;
@@ -319,9 +319,9 @@ static ms_status read_assignment(ms_config *config, const char *assignment) {
     }
     int section = ms__config_find_section(config->sections, config->section_count, name);
     if (section < 0) {
-        return ms_fail(MS_ERR_CONFIG, "--set %.100s: unknown section \"%s\"%s", assignment, name,
-                       ms__config_hint_section(config->sections, config->section_count, name,
-                                               hint));
+        return ms_fail(
+            MS_ERR_CONFIG, "--set %.100s: unknown section \"%s\"%s", assignment, name,
+            ms__config_hint_section(config->sections, config->section_count, name, hint));
     }
     const ms_config_section *table = config->sections[section];
     if (dot == NULL) {
@@ -333,10 +333,9 @@ static ms_status read_assignment(ms_config *config, const char *assignment) {
     }
     int key = ms__config_find_key(table, dot + 1);
     if (key < 0) {
-        return ms_fail(MS_ERR_CONFIG, "--set %.100s: %s.%s: unknown key%s", assignment, name,
-                       dot + 1,
-                       ms__config_hint_key(config->sections, config->section_count, section,
-                                           dot + 1, hint));
+        return ms_fail(
+            MS_ERR_CONFIG, "--set %.100s: %s.%s: unknown key%s", assignment, name, dot + 1,
+            ms__config_hint_key(config->sections, config->section_count, section, dot + 1, hint));
     }
     return set_text(config, section, key, equals + 1, MS_CONFIG_WHERE_SET);
 }

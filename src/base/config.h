@@ -6,7 +6,8 @@
  * `mindspeed help KEY`, docs/config.md and the resolved copy stored with each run and checkpoint.
  * Order of authority: --set, then environment, then file, then default.
  *
- * A key that may be `auto` holds MS_AUTO (integers) or MS_AUTO_REAL. Strings are owned by the config.
+ * A key that may be `auto` holds MS_AUTO (integers) or MS_AUTO_REAL. Strings are owned by the
+ * config.
  */
 #ifndef MS_BASE_CONFIG_H
 #define MS_BASE_CONFIG_H
@@ -43,10 +44,10 @@ typedef struct ms_config_list {
 typedef struct ms_key {
     const char *name;
     ms_key_type type;
-    size_t offset;             /* into the section's struct */
-    const char *default_text;  /* parsed like the file's text; NULL: required in the file; "" none */
-    const char *unit;          /* "" when it has none */
-    double minimum, maximum;   /* inclusive, for numbers; both 0: any */
+    size_t offset;            /* into the section's struct */
+    const char *default_text; /* parsed like the file's text; NULL: required in the file; "" none */
+    const char *unit;         /* "" when it has none */
+    double minimum, maximum;  /* inclusive, for numbers; both 0: any */
     const char *const *choices; /* for enums, NULL-terminated */
     bool allow_auto;
     const char *doc; /* one sentence */
@@ -58,14 +59,15 @@ typedef struct ms_config_section {
     const ms_key *keys;
     int key_count;
     size_t struct_bytes;
-    bool allow_auto; /* the whole section may be the word `auto`: every key that allows it is auto */
+    /* The whole section may be the word `auto`: every key that allows it is auto. */
+    bool allow_auto;
 } ms_config_section;
 
 typedef struct ms_config ms_config;
 
 typedef struct ms_config_source {
-    const char *path;               /* YAML file; NULL: defaults only */
-    const char *text;               /* or its text in memory (path then only names it); may be NULL */
+    const char *path; /* YAML file; NULL: defaults only */
+    const char *text; /* or its text in memory (path then only names it); may be NULL */
     const char *const *assignments; /* "section.key=value", in order, from --set */
     int assignment_count;
     bool use_environment; /* MS_SECTION_KEY */
@@ -78,7 +80,7 @@ typedef struct ms_config_source {
 ms_status ms_config_load(const ms_config_source *source, const ms_config_section *const *sections,
                          int section_count, ms_config **config);
 void ms_config_destroy(ms_config *config);
-/* The filled struct of a section: struct_bytes of it, owned by the config. NULL: no such section. */
+/* The filled struct of a section (struct_bytes), owned by the config. NULL: no such section. */
 const void *ms_config_values(const ms_config *config, const char *section);
 /* As above, writable: for the one place that resolves `auto` values. Strings set there must come
  * from ms_config_strdup. */

@@ -1,7 +1,8 @@
 /*
  * config_emit.c - the resolved configuration as YAML.
  *
- * Where it stands: every run and checkpoint stores what is written here, and a resumed run loads it.
+ * Where it stands: every run and checkpoint stores what is written here, and a resumed run loads
+ * it.
  *
  * Invariants: loading the text gives the same values, to the last bit of every number and byte of
  * every text; a test holds it over random values.
@@ -14,8 +15,8 @@
 
 /* True when the text means itself without quotes, to us and to any other YAML reader. */
 static bool is_plain_text(const char *text) {
-    static const char *const taken[] = {"null", "true", "false", "yes", "no", "on", "off",
-                                        "y",    "n",    "nan",   "inf"};
+    static const char *const taken[] = {"null", "true", "false", "yes", "no", "on",
+                                        "off",  "y",    "n",     "nan", "inf"};
     if (!isalpha((unsigned char)text[0]) && text[0] != '/' && text[0] != '_') {
         return false;
     }
@@ -61,9 +62,10 @@ static ms_status emit_text(const char *text, ms_text *yaml) {
         } else if (code_point == '\t') {
             MS_TRY(ms_text_append_z(yaml, "\\t"));
         } else if (needs_escape(code_point)) {
-            MS_TRY(ms_text_printf(yaml, code_point < 0x100     ? "\\x%02" PRIX32
-                                        : code_point < 0x10000 ? "\\u%04" PRIX32
-                                                               : "\\U%08" PRIX32,
+            MS_TRY(ms_text_printf(yaml,
+                                  code_point < 0x100     ? "\\x%02" PRIX32
+                                  : code_point < 0x10000 ? "\\u%04" PRIX32
+                                                         : "\\U%08" PRIX32,
                                   code_point));
         } else {
             MS_TRY(ms_text_append(yaml, text + at, (size_t)step));
@@ -115,8 +117,8 @@ static ms_status emit_choice(const ms_config_section *section, const ms_key *key
     return emit_text(key->choices[index], yaml);
 }
 
-static ms_status emit_value(const ms_config_section *section, const ms_key *key,
-                            const char *value, ms_text *yaml) {
+static ms_status emit_value(const ms_config_section *section, const ms_key *key, const char *value,
+                            ms_text *yaml) {
     union {
         bool truth;
         int64_t integer;

@@ -1,19 +1,19 @@
 /*
  * config_file.c - YAML text into values.
  *
- * Where it stands: called by config.c for the file, and for a value of --set or the environment that
- * is written as a list or quoted.
+ * Where it stands: called by config.c for the file, and for a value of --set or the environment
+ * that is written as a list or quoted.
  *
  * libfyaml's stream of events is read by descent; the grammar is no deeper than
  *
  *     root mapping -> section mapping -> list -> {path, weight} -> scalar
  *
- * and anything else is refused where it begins, with its line. So depth is bounded without counting,
- * nothing is built twice, and the first fault in the file is the one reported.
+ * and anything else is refused where it begins, with its line. So depth is bounded without
+ * counting, nothing is built twice, and the first fault in the file is the one reported.
  *
- * Rejected: libfyaml's document tree: it expands aliases (a few lines can become gigabytes), compares
- * every key with every other, and says less about where a duplicate stood. Aliases, anchors and tags
- * have no use here and are refused.
+ * Rejected: libfyaml's document tree: it expands aliases (a few lines can become gigabytes),
+ * compares every key with every other, and says less about where a duplicate stood. Aliases,
+ * anchors and tags have no use here and are refused.
  */
 #include "base/config_internal.h"
 
@@ -23,7 +23,7 @@
 
 typedef struct yaml_reader {
     ms_config *config;
-    const char *name;  /* of the file, or the whole place when it has no lines */
+    const char *name; /* of the file, or the whole place when it has no lines */
     bool has_lines;
     const char *subject; /* "section.key: " where name alone would not say it, else "" */
     struct fy_diag *diag;
@@ -64,6 +64,53 @@ static ms_status fail_syntax(yaml_reader *reader) {
     return FAIL_HERE(reader, line, "%snot valid YAML: %s", reader->subject, error->msg);
 }
 
+/*
+ * A token's text, NUL-terminated, gathered by pieces. Not by fy_token_get_text: libfyaml 0.7.12
+ * makes too many of a run of quotes (three for 'a'''' b', which means two), and that function then
+ * finds the text longer than it had counted, returns nothing and leaks. The pieces are released,
+ * and two quotes in a row within a single-quoted text, right or wrong, are refused rather than
+ * guessed.
+ */
+static ms_status take_scalar(yaml_reader *reader, struct fy_token *token) {
+    ms_text text = {0};
+    ms_status status;
+    int error = 0;
+    MS_TRY_GOTO(ms_text_append(&text, "", 0), release_text);
+    struct fy_token_iter *pieces = token != NULL ? fy_token_iter_create(token) : NULL;
+    if (token != NULL && pieces == NULL) {
+        status = ms_fail(MS_ERR_MEMORY, "%s: out of memory for the YAML parser", reader->name);
+        goto release_text;
+    }
+    const struct fy_iter_chunk *piece = NULL;
+    while (pieces != NULL && (piece = fy_token_iter_chunk_next(pieces, piece, &error)) != NULL) {
+        MS_TRY_GOTO(ms_text_append(&text, piece->str, piece->len), destroy_pieces);
+    }
+    if (error != 0) {
+        status = FAIL_HERE(reader, reader->line, "%snot valid YAML: text cannot be read",
+                           reader->subject);
+        goto destroy_pieces;
+    }
+    if (token != NULL && fy_token_scalar_style(token) == FYSS_SINGLE_QUOTED &&
+        strstr(text.bytes, "''") != NULL) {
+        status = FAIL_HERE(reader, reader->line,
+                           "%stwo quotes in a row within a single-quoted text are not supported; "
+                           "write it in double quotes",
+                           reader->subject);
+        goto destroy_pieces;
+    }
+    const char *where;
+    MS_TRY_GOTO(place(reader, reader->line, &where), destroy_pieces);
+    /* Escapes such as \0 make bytes that the file itself did not hold. */
+    MS_TRY_GOTO(ms__config_check_text(where, text.bytes, text.length), destroy_pieces);
+    MS_TRY_GOTO(ms_arena_strdup(reader->config->arena, text.bytes, &reader->scalar),
+                destroy_pieces);
+destroy_pieces:
+    fy_token_iter_destroy(pieces);
+release_text:
+    ms_text_release(&text);
+    return status;
+}
+
 /* Takes what is needed of the event, so that it can be freed at once. */
 static ms_status take_event(yaml_reader *reader, struct fy_event *event) {
     struct fy_token *token = fy_event_get_token(event);
@@ -97,21 +144,8 @@ static ms_status take_event(yaml_reader *reader, struct fy_event *event) {
     if (event->type != FYET_SCALAR) {
         return MS_OK;
     }
-    size_t length = 0;
-    const char *text = token != NULL ? fy_token_get_text(token, &length) : NULL;
     reader->plain = token == NULL || fy_token_scalar_style(token) == FYSS_PLAIN;
-    if (text == NULL) {
-        text = "";
-        length = 0;
-    }
-    const char *where;
-    MS_TRY(place(reader, reader->line, &where));
-    MS_TRY(ms__config_check_text(where, text, length)); /* escapes such as \0 make new bytes */
-    void *memory;
-    MS_TRY(ms_arena_alloc(reader->config->arena, length + 1, &memory));
-    memcpy(memory, text, length);
-    reader->scalar = memory;
-    return MS_OK;
+    return take_scalar(reader, token);
 }
 
 static ms_status next_event(yaml_reader *reader) {
@@ -154,8 +188,8 @@ static ms_status read_entry_mapping(yaml_reader *reader, const char *section, co
         }
         MS_TRY(next_event(reader));
         if (reader->scalar == NULL) {
-            return FAIL_HERE(reader, reader->line, "%s.%s: %s must be a single value", section,
-                             key, is_path ? "path" : "weight");
+            return FAIL_HERE(reader, reader->line, "%s.%s: %s must be a single value", section, key,
+                             is_path ? "path" : "weight");
         }
         if (is_path) {
             entry->path = reader->scalar;
@@ -187,8 +221,8 @@ static ms_status read_entries(yaml_reader *reader, const char *section, const ch
                              MS_CONFIG_LIST_MAX);
         }
         void *memory = *entries;
-        MS_TRY(ms_array_reserve(&memory, &capacity, *count + 1, sizeof **entries,
-                                MS_MEMORY_CALLER));
+        MS_TRY(
+            ms_array_reserve(&memory, &capacity, *count + 1, sizeof **entries, MS_MEMORY_CALLER));
         *entries = memory;
         ms_config_entry *entry = &(*entries)[*count];
         if (reader->type == FYET_MAPPING_START) {
@@ -226,9 +260,8 @@ static ms_status read_list(yaml_reader *reader, int section, int key, const char
     if (count > 0) {
         memcpy(memory, entries, count * sizeof *entries);
     }
-    MS_TRY_GOTO(
-        ms__config_set_list(reader->config, section, key, memory, (int)count, where),
-        free_entries);
+    MS_TRY_GOTO(ms__config_set_list(reader->config, section, key, memory, (int)count, where),
+                free_entries);
 free_entries:
     ms_free(entries);
     return status;
@@ -248,9 +281,9 @@ static ms_status read_key_value(yaml_reader *reader, int section, int key, const
     ms_text legal = {0};
     ms_status status;
     MS_TRY_GOTO(ms__config_describe(entry, &legal), release_text);
-    status = ms_fail(MS_ERR_CONFIG, "%s: %s.%s is a %s; it must be %s", where, table->name,
-                     entry->name, reader->type == FYET_MAPPING_START ? "mapping" : "list",
-                     legal.bytes);
+    status =
+        ms_fail(MS_ERR_CONFIG, "%s: %s.%s is a %s; it must be %s", where, table->name, entry->name,
+                reader->type == FYET_MAPPING_START ? "mapping" : "list", legal.bytes);
 release_text:
     ms_text_release(&legal);
     return status;
@@ -277,8 +310,8 @@ static ms_status read_section(yaml_reader *reader, int section) {
         }
         ms__config_state *state = &config->states[section][key];
         if (state->in_file) {
-            return FAIL_HERE(reader, reader->line, "%s.%s is given twice, first at %s",
-                             table->name, table->keys[key].name, state->where);
+            return FAIL_HERE(reader, reader->line, "%s.%s is given twice, first at %s", table->name,
+                             table->keys[key].name, state->where);
         }
         const char *where;
         MS_TRY(place(reader, reader->line, &where));
@@ -313,7 +346,8 @@ static ms_status read_root(yaml_reader *reader, int *section_lines) {
         return MS_OK; /* a file of comments */
     }
     if (reader->type != FYET_MAPPING_START) {
-        return FAIL_HERE(reader, reader->line, "%s", "the file must hold sections, as in \"model:\"");
+        return FAIL_HERE(reader, reader->line, "%s",
+                         "the file must hold sections, as in \"model:\"");
     }
     for (;;) {
         MS_TRY(next_event(reader));
@@ -346,17 +380,15 @@ static ms_status read_root(yaml_reader *reader, int *section_lines) {
 
 /* Opens the parser and moves to the first event of the document's content. */
 static ms_status reader_open(yaml_reader *reader, const char *text, size_t length) {
-    const struct fy_diag_cfg diag_config = {.fp = NULL,
-                                            .level = FYET_ERROR,
-                                            .module_mask = (1u << FYEM_MAX) - 1};
+    const struct fy_diag_cfg diag_config = {
+        .fp = NULL, .level = FYET_ERROR, .module_mask = (1u << FYEM_MAX) - 1};
     reader->diag = fy_diag_create(&diag_config);
     if (reader->diag == NULL) {
         return ms_fail(MS_ERR_MEMORY, "%s: out of memory for the YAML parser", reader->name);
     }
     fy_diag_set_collect_errors(reader->diag, true);
     const struct fy_parse_cfg parse_config = {.flags = FYPCF_QUIET | FYPCF_COLLECT_DIAG |
-                                                       FYPCF_ALLOW_DUPLICATE_KEYS |
-                                                       FYPCF_JSON_NONE,
+                                                       FYPCF_ALLOW_DUPLICATE_KEYS | FYPCF_JSON_NONE,
                                               .diag = reader->diag};
     reader->parser = fy_parser_create(&parse_config);
     if (reader->parser == NULL || fy_parser_set_string(reader->parser, text, length) != 0) {

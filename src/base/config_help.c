@@ -32,8 +32,9 @@ static ms_status append_wrapped(const char *words, ms_text *text) {
 }
 
 static const char *default_of(const ms_key *key) {
-    return key->default_text == NULL ? "required" : key->default_text[0] == '\0' ? "none"
-                                                                                 : key->default_text;
+    return key->default_text == NULL      ? "required"
+           : key->default_text[0] == '\0' ? "none"
+                                          : key->default_text;
 }
 
 static ms_status help_key(const ms_config_section *section, const ms_key *key, ms_text *text) {
@@ -54,8 +55,9 @@ static ms_status help_section(const ms_config_section *section, ms_text *text) {
     MS_TRY(ms_text_printf(text, "%s\n", section->name));
     MS_TRY(append_wrapped(section->doc, text));
     if (section->allow_auto) {
-        MS_TRY(ms_text_printf(text, INDENT "\"%s: auto\" leaves every key that may be auto to the "
-                                           "program.\n",
+        MS_TRY(ms_text_printf(text,
+                              INDENT "\"%s: auto\" leaves every key that may be auto to the "
+                                     "program.\n",
                               section->name));
     }
     for (int k = 0; k < section->key_count; k++) {
@@ -79,8 +81,8 @@ static ms_status help_all(const ms_config_section *const *sections, int count, m
     }
     MS_TRY(ms_text_append_z(text, "sections of the configuration:\n\n"));
     for (int i = 0; i < count; i++) {
-        MS_TRY(ms_text_printf(text, "  %-*s  %s\n", (int)width, sections[i]->name,
-                              sections[i]->doc));
+        MS_TRY(
+            ms_text_printf(text, "  %-*s  %s\n", (int)width, sections[i]->name, sections[i]->doc));
     }
     return MS_OK;
 }
@@ -126,8 +128,7 @@ static ms_status fail_unknown(const ms_config_section *const *sections, int coun
         return ms_fail(MS_ERR_NOT_FOUND, "no key or section \"%.60s\"", name);
     }
     return ms_fail(MS_ERR_NOT_FOUND, "no key or section \"%.60s\"; did you mean \"%s%s%s\"?", name,
-                   best_section != NULL ? best_section : "", best_section != NULL ? "." : "",
-                   best);
+                   best_section != NULL ? best_section : "", best_section != NULL ? "." : "", best);
 }
 
 ms_status ms_config_help(const ms_config_section *const *sections, int section_count,
@@ -188,8 +189,10 @@ ms_status ms_config_reference(const ms_config_section *const *sections, int sect
         markdown,
         "# Configuration\n\n"
         "One YAML file of sections and keys. `--set section.key=value` has authority over the\n"
-        "environment (`MS_SECTION_KEY`), the environment over the file, the file over the default.\n"
-        "`mindspeed help KEY` shows one key. This page is generated from the tables in the source.\n"));
+        "environment (`MS_SECTION_KEY`), the environment over the file, the file over the "
+        "default.\n"
+        "`mindspeed help KEY` shows one key. This page is generated from the tables in the "
+        "source.\n"));
     for (int i = 0; i < section_count; i++) {
         const ms_config_section *section = sections[i];
         MS_TRY(ms_text_printf(markdown, "\n## %s\n\n%s\n", section->name, section->doc));

@@ -49,8 +49,8 @@ char *ms__config_hint_key(const ms_config_section *const *sections, int count, i
                           const char *wanted, char *buffer);
 
 /*
- * Stores one value that was given at `where` (kept: a literal or owned by the arena). plain: the text
- * was not quoted, so null and ~ mean nothing at all.
+ * Stores one value that was given at `where` (kept: a literal or owned by the arena). plain: the
+ * text was not quoted, so null and ~ mean nothing at all.
  */
 ms_status ms__config_set_scalar(ms_config *config, int section, int key, const char *text,
                                 bool plain, const char *where);

@@ -4,8 +4,8 @@
  * Where it stands: all sources (default, file, environment, --set) end here, so a value means the
  * same and is refused in the same words wherever it was given.
  *
- * Invariants: a struct is written only after the value passed every check. A refused value names the
- * place, the key, what was seen and what may stand there.
+ * Invariants: a struct is written only after the value passed every check. A refused value names
+ * the place, the key, what was seen and what may stand there.
  */
 #include "base/config_internal.h"
 
@@ -17,7 +17,9 @@
 #define SEEN_BYTES_MAX 80 /* of a refused value, in its message */
 
 /* Where no bound is meant: tables write INT64_MAX, 1e300 or INFINITY. */
-static bool is_unbounded(double bound) { return !(fabs(bound) < 1e15); }
+static bool is_unbounded(double bound) {
+    return !(fabs(bound) < 1e15);
+}
 
 static ms_status describe_range(const ms_key *key, ms_text *text) {
     char low[32], high[32];
@@ -138,8 +140,8 @@ static bool strip_underscores(const char *text, char *plain, size_t plain_bytes)
 }
 
 /*
- * Digits, point and exponent as an exact integer: "2.5e3" is 2500, "1.5" is none. Not through double,
- * which would turn 9007199254740993.0 into its neighbour without a word.
+ * Digits, point and exponent as an exact integer: "2.5e3" is 2500, "1.5" is none. Not through
+ * double, which would turn 9007199254740993.0 into its neighbour without a word.
  */
 static bool parse_scientific_i64(const char *text, int64_t *value) {
     const char *at = text;
@@ -181,8 +183,8 @@ static bool parse_scientific_i64(const char *text, int64_t *value) {
     int64_t result = 0;
     for (int64_t i = 0; i < digit_count + (digit_count > 0 ? zeros : 0); i++) {
         int64_t digit = i < digit_count ? digits[i] - '0' : 0;
-        if (!ms_i64_mul(result, 10, &result) || !ms_i64_add(result, negative ? -digit : digit,
-                                                            &result)) {
+        if (!ms_i64_mul(result, 10, &result) ||
+            !ms_i64_add(result, negative ? -digit : digit, &result)) {
             return false;
         }
     }
@@ -208,8 +210,8 @@ static bool parse_real(const char *text, double *value) {
 }
 
 static bool parse_bool(const char *text, bool *value) {
-    static const char *const words[] = {"true", "false", "True", "False", "TRUE", "FALSE",
-                                        "yes",  "no",    "on",   "off"};
+    static const char *const words[] = {"true",  "false", "True", "False", "TRUE",
+                                        "FALSE", "yes",   "no",   "on",    "off"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (strcmp(text, words[i]) == 0) {
             *value = i % 2 == 0;

@@ -4,8 +4,8 @@
  * Where it stands: device/ fills its kernel table by ms_cpu_isa, the launcher divides cores by
  * ms_cpu_count.
  *
- * A feature counts only when the processor has it (CPUID) and the kernel saves its registers (XCR0);
- * AMX also needs a permission that the process asks for once. Read once and kept.
+ * A feature counts only when the processor has it (CPUID) and the kernel saves its registers
+ * (XCR0); AMX also needs a permission that the process asks for once. Read once and kept.
  */
 #define _GNU_SOURCE 1 /* sched_getaffinity and CPU_COUNT_S */
 
@@ -33,9 +33,9 @@ static pthread_once_t info_once = PTHREAD_ONCE_INIT;
 
 #if defined(__x86_64__)
 
-#define XCR0_AVX UINT64_C(0x6)       /* SSE and AVX registers */
-#define XCR0_AVX512 UINT64_C(0xe6)   /* and mask and upper vector registers */
-#define XCR0_AMX UINT64_C(0x60000)   /* tile configuration and data */
+#define XCR0_AVX UINT64_C(0x6)     /* SSE and AVX registers */
+#define XCR0_AVX512 UINT64_C(0xe6) /* and mask and upper vector registers */
+#define XCR0_AMX UINT64_C(0x60000) /* tile configuration and data */
 #define ARCH_REQ_XCOMP_PERMISSION 0x1023
 #define XFEATURE_TILE_DATA 18
 
@@ -45,7 +45,9 @@ static uint64_t read_xcr0(void) {
     return ((uint64_t)high << 32) | low;
 }
 
-static bool has(uint32_t word, unsigned bit) { return ((word >> bit) & 1u) != 0; }
+static bool has(uint32_t word, unsigned bit) {
+    return ((word >> bit) & 1u) != 0;
+}
 
 /* The brand string of leaves 0x80000002 to 4, without the blanks around it. */
 static void read_name(void) {
@@ -98,7 +100,9 @@ static void read_info(void) {
 
 #else
 
-static void read_info(void) { info.isa = MS_ISA_REF; }
+static void read_info(void) {
+    info.isa = MS_ISA_REF;
+}
 
 #endif
 

@@ -1,8 +1,8 @@
 /*
  * error.c - the last error of each thread: its sentence and the places it passed through.
  *
- * Where it stands: below everything. Every ms_fail of the library ends in ms_fail_at, every MS_TRY in
- * ms_error_trail_add.
+ * Where it stands: below everything. Every ms_fail of the library ends in ms_fail_at, every MS_TRY
+ * in ms_error_trail_add.
  *
  * Data: one fixed block per thread,
  *     detail  "gpt.yaml:3: train.stpes: unknown key ..."
@@ -11,8 +11,8 @@
  *
  * Invariants: both strings are always terminated; what does not fit ends in "...". A new ms_fail
  * empties the trail. A sentence is one line: control characters, which may come from a file that is
- * quoted, become spaces. The sentence is formatted in a second buffer first, since its arguments may
- * point into the current one (ms_fail(status, "%s", ms_error_detail())).
+ * quoted, become spaces. The sentence is formatted in a second buffer first, since its arguments
+ * may point into the current one (ms_fail(status, "%s", ms_error_detail())).
  *
  * Rejected: error objects passed by pointer (each would need an owner and an allocation), and errno
  * style integers alone (they cannot name a file or a line).
@@ -63,8 +63,8 @@ static void keep_detail(char scratch[DETAIL_BYTES], int wanted) {
 void ms_error_trail_add(const char *file, int line) {
     size_t used = strlen(state.trail);
     size_t left = TRAIL_BYTES - used;
-    int wanted = snprintf(state.trail + used, left, "%s%s:%d", used > 0 ? " " : "",
-                          short_file(file), line);
+    int wanted =
+        snprintf(state.trail + used, left, "%s%s:%d", used > 0 ? " " : "", short_file(file), line);
     if (wanted < 0 || (size_t)wanted >= left) {
         /* Full: the innermost places matter most, the rest is dropped whole. */
         state.trail[used] = '\0';
@@ -105,9 +105,13 @@ void ms_error_clear(void) {
     state.trail[0] = '\0';
 }
 
-const char *ms_error_detail(void) { return state.detail; }
+const char *ms_error_detail(void) {
+    return state.detail;
+}
 
-const char *ms_error_trail(void) { return state.trail; }
+const char *ms_error_trail(void) {
+    return state.trail;
+}
 
 const char *ms_status_name(ms_status status) {
     switch (status) {

@@ -14,7 +14,7 @@
 
 ms_status ms_fail_at(ms_status status, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5), cold));
-/* Puts "prefix: " before the current sentence: for a caller that knows the file or rank concerned. */
+/* Puts "prefix: " before the current sentence: for a caller that knows the file or rank. */
 void ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
 void ms_error_trail_add(const char *file, int line) __attribute__((cold));
 void ms_error_clear(void);

@@ -1,8 +1,8 @@
 /*
  * file.c - files as wholes, maps and durable writes.
  *
- * Where it stands: the only file system calls of the library besides those of net/ and the launcher;
- * every reader of data, checkpoints and configuration goes through it.
+ * Where it stands: the only file system calls of the library besides those of net/ and the
+ * launcher; every reader of data, checkpoints and configuration goes through it.
  *
  * Invariants: every error names the path and the system's reason; descriptors are close-on-exec; a
  * successful ms_file_write_atomic survives a power cut, a failed one leaves the old file untouched
@@ -268,7 +268,9 @@ remove_file:
     return status;
 }
 
-bool ms_path_exists(const char *path) { return access(path, F_OK) == 0; }
+bool ms_path_exists(const char *path) {
+    return access(path, F_OK) == 0;
+}
 
 bool ms_path_is_directory(const char *path) {
     struct stat info;

@@ -1,4 +1,5 @@
-/* file.h - files: whole reads with a bound, maps, durable writes, directories. Errors name the path. */
+/* file.h - files: whole reads with a bound, maps, durable writes, directories. Errors name the
+ * path. */
 #ifndef MS_BASE_FILE_H
 #define MS_BASE_FILE_H
 
@@ -29,7 +30,7 @@ ms_status ms_directory_sync(const char *path);
 
 bool ms_path_exists(const char *path);
 bool ms_path_is_directory(const char *path);
-ms_status ms_directory_make(const char *path); /* with its parents; fine if it exists */
+ms_status ms_directory_make(const char *path);   /* with its parents; fine if it exists */
 ms_status ms_directory_remove(const char *path); /* with what is in it; never follows links */
 /* dir + "/" + name into a buffer; MS_ERR_RANGE if it does not fit. */
 ms_status ms_path_join(const char *dir, const char *name, char *path, size_t path_bytes);

@@ -1,8 +1,8 @@
 /*
  * hash.c - xxh3-64 through libxxhash, and CRC-32C.
  *
- * Where it stands: checkpoints hash their blocks, keys of random streams hash their names, and event
- * files carry CRC-32C.
+ * Where it stands: checkpoints hash their blocks, keys of random streams hash their names, and
+ * event files carry CRC-32C.
  *
  * CRC-32C goes by eight tables of 256 words (eight bytes a step), made once; the instruction of
  * SSE 4.2 was left out, since only short records are summed.
@@ -12,7 +12,9 @@
 #include <pthread.h>
 #include <xxhash.h>
 
-uint64_t ms_hash_bytes(const void *bytes, size_t length) { return XXH3_64bits(bytes, length); }
+uint64_t ms_hash_bytes(const void *bytes, size_t length) {
+    return XXH3_64bits(bytes, length);
+}
 
 uint64_t ms_hash_seeded(const void *bytes, size_t length, uint64_t seed) {
     return XXH3_64bits_withSeed(bytes, length, seed);

@@ -3,10 +3,10 @@
  *
  * Where it stands: called by anyone, also from the progress thread of net/; so it never allocates.
  *
- * Invariants: a message is one line (control characters become spaces) and one write(2), so lines of
- * several ranks on one terminal do not mix. A longer message is cut and ends in "...". The lock is
- * held for reading while a sink runs: once ms_log_set_sink returns, the former sink is not running.
- * A sink must not call ms_log_set_sink.
+ * Invariants: a message is one line (control characters become spaces) and one write(2), so lines
+ * of several ranks on one terminal do not mix. A longer message is cut and ends in "...". The lock
+ * is held for reading while a sink runs: once ms_log_set_sink returns, the former sink is not
+ * running. A sink must not call ms_log_set_sink.
  */
 #include "base/log.h"
 

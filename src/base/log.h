@@ -19,7 +19,7 @@ typedef void (*ms_log_sink)(ms_log_level level, const char *line, void *context)
 
 void ms_log_set_level(ms_log_level level);
 ms_log_level ms_log_get_level(void);
-void ms_log_set_rank(int rank); /* -1: no rank is printed */
+void ms_log_set_rank(int rank);                        /* -1: no rank is printed */
 void ms_log_set_sink(ms_log_sink sink, void *context); /* NULL: stderr */
 void ms_log_write(ms_log_level level, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -13,8 +13,8 @@
  * zeroes when they are first touched, so a planned but unused buffer costs no resident memory.
  *
  * Invariants: live_bytes of a tag is the sum of the bytes asked for and not yet freed; the counters
- * are relaxed atomics, exact once the threads concerned are joined. With AddressSanitizer the header
- * is poisoned, so an underflow is caught like an overflow.
+ * are relaxed atomics, exact once the threads concerned are joined. With AddressSanitizer the
+ * header is poisoned, so an underflow is caught like an overflow.
  *
  * Rejected: a size class allocator of our own (after the first step nothing is allocated, so speed
  * here does not matter), and realloc in place (it cannot keep the alignment).
@@ -28,8 +28,8 @@
 #include "base/memory_poison.h"
 
 /*
- * No machine holds more; a length read from a broken file may say so. The sanitizers end the program
- * where malloc would return NULL, from 2^40 bytes on.
+ * No machine holds more; a length read from a broken file may say so. The sanitizers end the
+ * program where malloc would return NULL, from 2^40 bytes on.
  */
 #if defined(MS_HAS_ASAN) || defined(__SANITIZE_THREAD__)
 #define ALLOCATION_BYTES_MAX ((size_t)1 << 39)
@@ -148,7 +148,9 @@ ms_memory_counters ms_memory_counters_get(void) {
     return counters;
 }
 
-void ms_memory_fail_at(uint64_t n) { atomic_store(&fail_countdown, n); }
+void ms_memory_fail_at(uint64_t n) {
+    atomic_store(&fail_countdown, n);
+}
 
 ms_status ms_array_reserve(void **array, size_t *capacity, size_t needed, size_t bytes_each,
                            ms_memory_tag tag) {

@@ -30,7 +30,7 @@ typedef struct ms_memory_counters {
     size_t peak_bytes; /* of all tags together */
 } ms_memory_counters;
 
-/* Zeroed memory; bytes may be 0 (then a unique non-NULL pointer). On failure *memory is untouched. */
+/* Zeroed memory; bytes may be 0 (then a unique non-NULL pointer). Failed: *memory is untouched. */
 ms_status ms_alloc(size_t bytes, ms_memory_tag tag, void **memory);
 /* As ms_alloc of count objects of the pointer's type, with the product checked. */
 #define MS_NEW(count, tag, pointer_to_pointer)                                                     \
@@ -51,7 +51,7 @@ ms_status ms_array_reserve(void **array, size_t *capacity, size_t needed, size_t
 typedef struct ms_arena ms_arena;
 ms_status ms_arena_create(size_t first_block_bytes, ms_memory_tag tag, ms_arena **arena);
 void ms_arena_destroy(ms_arena *arena);
-void ms_arena_reset(ms_arena *arena); /* keeps the first block */
+void ms_arena_reset(ms_arena *arena);                                   /* keeps the first block */
 ms_status ms_arena_alloc(ms_arena *arena, size_t bytes, void **memory); /* zeroed */
 ms_status ms_arena_strdup(ms_arena *arena, const char *text, char **copy);
 size_t ms_arena_bytes(const ms_arena *arena);
@@ -93,8 +93,14 @@ static inline bool ms_i64_add(int64_t a, int64_t b, int64_t *result) {
 static inline size_t ms_align_up(size_t bytes, size_t alignment) {
     return (bytes + alignment - 1) & ~(alignment - 1);
 }
-static inline int64_t ms_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline int64_t ms_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t ms_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ms_ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+static inline int64_t ms_min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t ms_max_i64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
 
 #endif

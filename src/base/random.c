@@ -1,15 +1,15 @@
 /*
  * random.c - Philox 4x32-10, normal numbers and keyed permutations.
  *
- * Where it stands: initial weights, dropout and the order of samples come from here; what they yield
- * is part of every run's result, so nothing here may change between versions. The test holds the
- * known-answer vectors that the authors of Philox published with their Random123 library.
+ * Where it stands: initial weights, dropout and the order of samples come from here; what they
+ * yield is part of every run's result, so nothing here may change between versions. The test holds
+ * the known-answer vectors that the authors of Philox published with their Random123 library.
  *
- * Notation: key (k0, k1) and counter (c0, c1, c2, c3) as in the paper: c0, c1 are the lower and upper
- * half of `low`, c2, c3 those of `high`.
+ * Notation: key (k0, k1) and counter (c0, c1, c2, c3) as in the paper: c0, c1 are the lower and
+ * upper half of `low`, c2, c3 those of `high`.
  *
- * Rejected: a stateful generator (who draws first would decide), and a permutation by sorting or by a
- * table (8 bytes a sample, made anew each epoch).
+ * Rejected: a stateful generator (who draws first would decide), and a permutation by sorting or by
+ * a table (8 bytes a sample, made anew each epoch).
  */
 #include "base/random.h"
 
@@ -87,8 +87,9 @@ uint64_t ms_permute(ms_random_key key, uint64_t count, uint64_t index) {
     unsigned bits = 64u - (unsigned)__builtin_clzll(count - 1);
     unsigned half_bits = (bits + 1) / 2;
     /*
-     * Outside [0, count) the walk goes on along the cycle, which returns to the inside at the latest
-     * where it began. The domain is less than four times count, so a few passes do on average.
+     * Outside [0, count) the walk goes on along the cycle, which returns to the inside at the
+     * latest where it began. The domain is less than four times count, so a few passes do on
+     * average.
      */
     uint64_t value = index;
     do {

@@ -26,7 +26,9 @@ ms_random_key ms_random_key_make(uint64_t seed, const char *name);
 ms_random_block ms_random_at(ms_random_key key, uint64_t high, uint64_t low);
 
 /* Uniform in [0, 1) of 24 bits from one word. */
-static inline float ms_random_unit_f32(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
+static inline float ms_random_unit_f32(uint32_t word) {
+    return (float)(word >> 8) * 0x1p-24f;
+}
 /* Uniform in (0, 1) of 52 bits from two words; with 53 the largest would round to 1. */
 static inline double ms_random_unit_f64(uint32_t high, uint32_t low) {
     uint64_t bits = ((uint64_t)high << 20) | ((uint64_t)low >> 12);
@@ -38,9 +40,9 @@ void ms_random_normal_pair(ms_random_block block, double *first, double *second)
 double ms_random_normal_at(ms_random_key key, uint64_t index);
 
 /*
- * A keyed permutation of [0, count): position -> element, computed without a table (a balanced Feistel
- * network over the next even power of two, walked until it lands inside; Black & Rogaway 2002,
- * "Ciphers with Arbitrary Finite Domains"). count >= 1, index < count.
+ * A keyed permutation of [0, count): position -> element, computed without a table (a balanced
+ * Feistel network over the next even power of two, walked until it lands inside; Black & Rogaway
+ * 2002, "Ciphers with Arbitrary Finite Domains"). count >= 1, index < count.
  */
 uint64_t ms_permute(ms_random_key key, uint64_t count, uint64_t index);
 

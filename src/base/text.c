@@ -24,7 +24,9 @@
 static locale_t c_locale;
 static pthread_once_t c_locale_once = PTHREAD_ONCE_INIT;
 
-static void c_locale_make(void) { c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
+static void c_locale_make(void) {
+    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
 
 ms_status ms_text_append(ms_text *text, const char *bytes, size_t length) {
     size_t needed;
@@ -161,7 +163,9 @@ char *ms_format_f64(double value, char *buffer, size_t buffer_bytes) {
 }
 
 /* Names compare without case and with '-' as '_': such slips cost nothing. */
-static int folded(char c) { return c == '-' ? '_' : tolower((unsigned char)c); }
+static int folded(char c) {
+    return c == '-' ? '_' : tolower((unsigned char)c);
+}
 
 #define NAME_LENGTH_MAX 64
 

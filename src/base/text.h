@@ -1,4 +1,4 @@
-/* text.h - growing byte strings, nearest names, sizes and durations for people, UTF-8, whole files. */
+/* text.h - growing byte strings, nearest names, figures for people, UTF-8, numbers. */
 #ifndef MS_BASE_TEXT_H
 #define MS_BASE_TEXT_H
 
@@ -28,7 +28,7 @@ char *ms_format_bytes(uint64_t bytes, char *buffer, size_t buffer_bytes);
 char *ms_format_duration(double seconds, char *buffer, size_t buffer_bytes);
 /* 12345678 -> "12,345,678". */
 char *ms_format_count(int64_t count, char *buffer, size_t buffer_bytes);
-/* The shortest decimal text that reads back as the same double, in the C locale ("0.1", "1e-08"). */
+/* The shortest decimal text that reads back as the same double, in the C locale ("0.1", "10"). */
 char *ms_format_f64(double value, char *buffer, size_t buffer_bytes);
 
 /* Index of the name nearest to `wanted` by edit distance (Damerau), or -1 if none is near. */

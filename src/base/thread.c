@@ -1,8 +1,8 @@
 /*
  * thread.c - OpenMP's team size and named POSIX threads.
  *
- * A started thread has all signals blocked, so that SIGTERM and the like reach the thread that asked
- * for them; the mask must be set before pthread_create, since the new thread inherits it.
+ * A started thread has all signals blocked, so that SIGTERM and the like reach the thread that
+ * asked for them; the mask must be set before pthread_create, since the new thread inherits it.
  */
 #define _GNU_SOURCE 1 /* pthread_setname_np */
 
@@ -18,7 +18,9 @@ void ms_thread_team_set(int thread_count) {
     omp_set_num_threads(thread_count < 1 ? 1 : thread_count);
 }
 
-int ms_thread_team_get(void) { return omp_get_max_threads(); }
+int ms_thread_team_get(void) {
+    return omp_get_max_threads();
+}
 
 ms_status ms_thread_start(ms_thread *thread, const char *name, void *(*body)(void *),
                           void *context) {

@@ -16,7 +16,8 @@ typedef struct ms_thread {
     int started;
 } ms_thread;
 /* Starts a thread with all signals blocked, named (at most 15 characters). */
-ms_status ms_thread_start(ms_thread *thread, const char *name, void *(*body)(void *), void *context);
+ms_status ms_thread_start(ms_thread *thread, const char *name, void *(*body)(void *),
+                          void *context);
 void ms_thread_join(ms_thread *thread); /* fine if never started */
 
 #endif

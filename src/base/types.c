@@ -144,7 +144,8 @@ static bool is_real(ms_dtype type) {
 ms_status ms_convert(const void *from, ms_dtype from_type, void *to, ms_dtype to_type,
                      int64_t count) {
     if (!is_real(from_type) || !is_real(to_type)) {
-        return ms_fail(MS_ERR_UNSUPPORTED, "no conversion from %s to %s; fp64, fp32, bf16 and fp16 convert",
+        return ms_fail(MS_ERR_UNSUPPORTED,
+                       "no conversion from %s to %s; fp64, fp32, bf16 and fp16 convert",
                        ms_dtype_name(from_type), ms_dtype_name(to_type));
     }
     if (count < 0) {
@@ -156,7 +157,8 @@ ms_status ms_convert(const void *from, ms_dtype from_type, void *to, ms_dtype to
         }
         return MS_OK;
     }
-    /* The pairs of checkpoints and mixed precision as plain loops, which the compiler vectorises. */
+    /* The pairs of checkpoints and mixed precision as plain loops, which the compiler vectorises.
+     */
     if (from_type == MS_BF16 && to_type == MS_F32) {
         for (int64_t i = 0; i < count; i++) {
             ((float *)to)[i] = ms_bf16_to_f32(((const uint16_t *)from)[i]);

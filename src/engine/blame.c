@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 
 static bool all_finite(const void *data, ms_dtype dtype, int64_t count) {
     for (int64_t i = 0; i < count; i++) {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 
 #define GROUP_RANKS_MAX 4096
 

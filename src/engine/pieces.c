@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 
 typedef struct piece_list {
     ms_engine *engine;

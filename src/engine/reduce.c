@@ -6,7 +6,7 @@
  * merged, and after the last micro-batch its reduction over replicas is started, as soon as the backward has
  * finished it; the owner of a slice then adds the replicas' sums in the same tree.
  */
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 
 static void *gradient(const ms_engine *engine, int64_t flat, int64_t level) {
     return ms__engine_address(engine, ms_program_gradient(engine->program, flat),

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 
 enum { TAG_FORWARD, TAG_BACKWARD };
 

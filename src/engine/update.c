@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "base/clock.h"
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 
 static double *norm_array(const ms_engine *engine) {
     return ms__engine_address(engine, engine->program->norms, (ms_place){0});

@@ -12,7 +12,7 @@
  */
 #include "graph/graph.h"
 
-#include "graph/internal.h"
+#include "graph/graph_internal.h"
 
 struct ms_autodiff {
     ms_graph *graph;

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/internal.h"
+#include "model/model_internal.h"
 
 #define LOGITS_CHUNK_BYTES ((int64_t)48 << 20) /* of one chunk's logits: rows x vocabulary live once */
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "model/internal.h"
+#include "model/model_internal.h"
 
 static ms_status declare_bias(ms_declaration *declaration, const char *name, int64_t size,
                               ms_parameter **parameter) {

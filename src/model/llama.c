@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "model/internal.h"
+#include "model/model_internal.h"
 
 static ms_status declare_norm(ms_declaration *declaration, const char *name) {
     ms_parameter *p;

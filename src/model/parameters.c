@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/internal.h"
+#include "model/model_internal.h"
 
 ms_status ms__declare(ms_declaration *declaration, const char *name, int rank, int64_t d0,
                       int64_t d1, ms_parameter **parameter) {

@@ -1,5 +1,5 @@
 /* activation.c - y = f(a), or the gated y = f(a) * up, and its gradient. */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status activation_infer(const ms_graph *graph, const ms_node *node, ms_value *outputs) {
     ms__set_like(&outputs[0], graph, node->inputs[0]);

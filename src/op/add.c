@@ -1,5 +1,5 @@
 /* add.c - c = a + b; the gradient goes to both. */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status add_infer(const ms_graph *graph, const ms_node *node, ms_value *outputs) {
     if (ms_operand_elements(graph, node->inputs[0]) !=

@@ -4,7 +4,7 @@
  * FLOPs: two products of T x T x D for each query head forward, five in the gradient (scores again, then
  * dv, dp, dq, dk); half of that when causal.
  */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status attention_infer(const ms_graph *graph, const ms_node *node, ms_value *outputs) {
     const ms_value *q = ms__input(graph, node, 0);

@@ -1,5 +1,5 @@
 /* cast.c - change of floating type; the gradient is cast back. */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status cast_infer(const ms_graph *graph, const ms_node *node, ms_value *outputs) {
     (void)graph;

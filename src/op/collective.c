@@ -6,7 +6,7 @@
  * (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.2.)
  * Rows are gathered rank after rank. On an axis of one rank nothing is added.
  */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status gather_infer(const ms_graph *graph, const ms_node *node, ms_value *outputs) {
     ms__set_like(&outputs[0], graph, node->inputs[0]);

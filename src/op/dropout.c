@@ -2,7 +2,7 @@
  * dropout.c - dropout whose mask depends on seed, name and logical index only; the mask is made again in
  * the gradient, never stored.
  */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status dropout_infer(const ms_graph *graph, const ms_node *node, ms_value *outputs) {
     ms__set_like(&outputs[0], graph, node->inputs[0]);

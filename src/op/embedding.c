@@ -2,7 +2,7 @@
  * embedding.c - rows of a table by id, optionally added to another value (GPT-2's positions), and the
  * gradient: rows of dy added into the table's gradient.
  */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status embedding_infer(const ms_graph *graph, const ms_node *node, ms_value *outputs) {
     const ms_value *ids = ms__input(graph, node, 0);

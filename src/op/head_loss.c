@@ -12,7 +12,7 @@
  * so only R x V logits live at once and nothing is computed twice. In training the nodes belong to the
  * backward action: every schedule then runs a micro-batch's loss and gradients together.
  */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status xent_stats_infer(const ms_graph *graph, const ms_node *node, ms_value *outputs) {
     ms__set_shape(&outputs[0], ms__input(graph, node, 0)->dtype, 2,

@@ -4,7 +4,7 @@
  * One operator, matmul, serves all three; the weight is stored as Hugging Face stores it, [out, in] or
  * [in, out], and the transposes follow. FLOPs: 2 M N K.
  */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status matmul_dims(const ms_graph *graph, const ms_node *node, int64_t *m, int64_t *n,
                              int64_t *k) {

@@ -7,7 +7,7 @@
  * its own. The columns are the weight's, so a norm over each head's elements is the same operator with
  * more rows.
  */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 enum { NORM_X, NORM_DELTA, NORM_WEIGHT, NORM_BIAS };
 enum { NORM_SUM, NORM_Y, NORM_STATS };

@@ -1,5 +1,5 @@
 /* rope.c - rotary position embedding; a rotation, so its gradient is the rotation back. */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 static ms_status rope_infer(const ms_graph *graph, const ms_node *node, ms_value *outputs) {
     ms__set_like(&outputs[0], graph, node->inputs[0]);

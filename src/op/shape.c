@@ -4,7 +4,7 @@
  * Each operator stands in a file of its own: builder, shape rule, cost, gradient. What they have in common
  * is here.
  */
-#include "op/internal.h"
+#include "op/op_internal.h"
 
 int64_t ms__columns(const ms_graph *graph, ms_operand operand) {
     const ms_value *value = &graph->values[operand.value];

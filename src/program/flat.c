@@ -7,7 +7,7 @@
  */
 #include <stdlib.h>
 
-#include "program/internal.h"
+#include "program/program_internal.h"
 
 #define FLAT_ALIGNMENT 32 /* elements: 64 bytes of bf16 */
 

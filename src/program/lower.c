@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "program/internal.h"
+#include "program/program_internal.h"
 
 static bool same_spec(const ms_kernel_spec *a, const ms_kernel_spec *b) {
     return memcmp(a, b, sizeof *a) == 0;

@@ -8,7 +8,7 @@
  */
 #include <stdlib.h>
 
-#include "program/internal.h"
+#include "program/program_internal.h"
 
 typedef struct lifetime {
     int32_t value;

@@ -8,7 +8,7 @@
 
 #include <inttypes.h>
 
-#include "program/internal.h"
+#include "program/program_internal.h"
 
 ms_status ms__program_reserve(ms_program *program, ms_region region, size_t bytes,
                               size_t *offset) {

@@ -44,19 +44,61 @@ static double random_real(uint64_t *random) {
         uint64_t bits = test_random(random);
         memcpy(&value, &bits, sizeof value);
     } while (!isfinite(value));
-    static const double plain[] = {0.0, -0.0, 1.0, 0.1, 1e-3, 12345678.0, 5e-324, 1.7976931348623157e308};
+    static const double plain[] = {0.0,  -0.0,       1.0,    0.1,
+                                   1e-3, 12345678.0, 5e-324, 1.7976931348623157e308};
     return test_random_below(random, 4) == 0 ? plain[test_random_below(random, 8)] : value;
 }
 
 /* Words that YAML would take for something else, and random code points of all planes. */
 static void random_text(uint64_t *random, char text[256]) {
-    static const char *const words[] = {"null",  "~",     "true",     "No",   "on",    "1_000", "0x10",
-                                        ".inf",  "-",     "- a",      "a: b", "a #b",  "#a",    "{a}",
-                                        "[a",    "\"",    "'",        "\\",   "*a",    "&a",    "!a",
-                                        "%a",    "@a",    "`a",       "? a",  " a",    "a ",    "a\nb",
-                                        "\t",    "|",     ">",        "---",  "...",   "a\r\nb", "=",
-                                        "a,b",   "a]",    "runs/x-1", "auto", "\x7f",  "\x01",  "\xc2\x85",
-                                        "\xe2\x80\xa8", "\xef\xbb\xbf", "\xef\xbf\xbe", "\xf0\x9f\x98\x80", "<<", "y"};
+    static const char *const words[] = {"null",
+                                        "~",
+                                        "true",
+                                        "No",
+                                        "on",
+                                        "1_000",
+                                        "0x10",
+                                        ".inf",
+                                        "-",
+                                        "- a",
+                                        "a: b",
+                                        "a #b",
+                                        "#a",
+                                        "{a}",
+                                        "[a",
+                                        "\"",
+                                        "'",
+                                        "\\",
+                                        "*a",
+                                        "&a",
+                                        "!a",
+                                        "%a",
+                                        "@a",
+                                        "`a",
+                                        "? a",
+                                        " a",
+                                        "a ",
+                                        "a\nb",
+                                        "\t",
+                                        "|",
+                                        ">",
+                                        "---",
+                                        "...",
+                                        "a\r\nb",
+                                        "=",
+                                        "a,b",
+                                        "a]",
+                                        "runs/x-1",
+                                        "auto",
+                                        "\x7f",
+                                        "\x01",
+                                        "\xc2\x85",
+                                        "\xe2\x80\xa8",
+                                        "\xef\xbb\xbf",
+                                        "\xef\xbf\xbe",
+                                        "\xf0\x9f\x98\x80",
+                                        "<<",
+                                        "y"};
     text[0] = '\0';
     if (test_random_below(random, 3) == 0) {
         snprintf(text, 256, "%s", words[test_random_below(random, sizeof words / sizeof words[0])]);
@@ -107,7 +149,9 @@ static bool same_text(const char *a, const char *b) {
     return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-static bool same_bits(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
+static bool same_bits(double a, double b) {
+    return memcmp(&a, &b, sizeof a) == 0;
+}
 
 static bool same(const values *a, const values *b) {
     bool equal = a->truth == b->truth && a->integer == b->integer &&
@@ -137,7 +181,8 @@ static void test_emitted_loads_to_the_same(void **state) {
         assert_ok(ms_config_emit(config, &yaml));
         ms_status status = ms_config_load(
             &(ms_config_source){.path = "emitted", .text = yaml.bytes}, sections, 2, &again);
-        if (status != MS_OK || !same(ms_config_values(config, "first"), ms_config_values(again, "first")) ||
+        if (status != MS_OK ||
+            !same(ms_config_values(config, "first"), ms_config_values(again, "first")) ||
             !same(ms_config_values(config, "second"), ms_config_values(again, "second"))) {
             fail_msg("round %d (MS_TEST_SEED=%" PRIu64 "): %s\n%s", round, round_seed,
                      status != MS_OK ? ms_error_detail() : "other values", yaml.bytes);

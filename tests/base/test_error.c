@@ -37,8 +37,9 @@ static void test_trail_names_every_place(void **state) {
     assert_int_equal(undone, 1);
     assert_string_equal(ms_error_detail(), "a.bin: header is 7 bytes");
     char wanted[256];
-    snprintf(wanted, sizeof wanted, "base/test_error.c:%d base/test_error.c:%d base/test_error.c:%d",
-             lines[0], lines[1], lines[2]);
+    snprintf(wanted, sizeof wanted,
+             "base/test_error.c:%d base/test_error.c:%d base/test_error.c:%d", lines[0], lines[1],
+             lines[2]);
     assert_string_equal(ms_error_trail(), wanted);
     /* A new error starts afresh. */
     (void)decide(lines);

@@ -44,10 +44,16 @@ static void test_read_is_bounded(void **state) {
     char path[MS_TEST_PATH_BYTES];
     ms_text text = {0};
     test_path(dir, "ten", path);
-    test_write_file(path, "0123\0" "56789", 10);
+    test_write_file(path,
+                    "0123\0"
+                    "56789",
+                    10);
     assert_ok(ms_file_read(path, 10, &text));
     assert_int_equal(text.length, 10);
-    assert_memory_equal(text.bytes, "0123\0" "56789", 11);
+    assert_memory_equal(text.bytes,
+                        "0123\0"
+                        "56789",
+                        11);
     assert_fails(MS_ERR_RANGE, "ten: is 10 bytes, at most 9", ms_file_read(path, 9, &text));
     assert_int_equal(text.length, 10); /* untouched by the failure */
     test_write_file(path, "", 0);
@@ -127,7 +133,8 @@ static void test_failed_write_keeps_the_old_file(void **state) {
         struct rlimit limit = {.rlim_cur = 4096, .rlim_max = 4096};
         setrlimit(RLIMIT_FSIZE, &limit);
         ms_status status = ms_file_write_atomic(path, big, sizeof big);
-        bool named = strstr(ms_error_detail(), "limited/file: cannot write: File too large") != NULL;
+        bool named =
+            strstr(ms_error_detail(), "limited/file: cannot write: File too large") != NULL;
         _exit(status == MS_ERR_IO && named ? 0 : 1);
     }
     int how;
@@ -144,7 +151,7 @@ static char shared_path[MS_TEST_PATH_BYTES];
 static _Atomic int writing;
 
 static void *write_again_and_again(void *context) {
-    static char ones[20000], twos[20000];
+    char ones[20000], twos[20000];
     memset(ones, '1', sizeof ones);
     memset(twos, '2', sizeof twos);
     for (int i = 0; i < 60; i++) {

@@ -52,9 +52,13 @@ static void test_every_breach_is_found(void **state) {
     check_breach("src/net/up.c", "\n  #  include \"graph/graph.h\"\n",
                  "src/net/up.c:2: include \"graph/graph.h\" points up: graph is level 3, net is "
                  "level 1\n");
-    check_breach("src/net/tcp/side.h", "// x\n#include \"base/text.h\"\n#include \"format/npy.h\"\n",
+    check_breach("src/net/tcp/side.h",
+                 "// x\n#include \"base/text.h\"\n#include \"format/npy.h\"\n",
                  "src/net/tcp/side.h:3: include \"format/npy.h\" points sideways: format and net "
                  "are both level 1\n");
+    check_breach("src/net/angle.c", "#include <net/if.h>\n#include <graph/graph.c>\n",
+                 "src/net/angle.c:2: include \"graph/graph.c\" points up: graph is level 3, net is "
+                 "level 1\n");
     check_breach("src/odd/odd.c", "int odd;\n",
                  "src/odd/odd.c:1: room odd is not in docs/architecture.md\n");
     check_breach("src/stray.c", "int stray;\n",

@@ -6,7 +6,9 @@
 #include "base/memory_poison.h"
 #include "base/thread.h"
 
-static size_t live(ms_memory_tag tag) { return ms_memory_counters_get().live_bytes[tag]; }
+static size_t live(ms_memory_tag tag) {
+    return ms_memory_counters_get().live_bytes[tag];
+}
 
 static void assert_zero(const void *memory, size_t bytes) {
     const unsigned char *at = memory;
@@ -56,8 +58,8 @@ static void test_impossible_sizes_fail(void **state) {
     assert_ptr_equal(memory, &memory); /* untouched */
     size_t capacity = 0;
     void *array = NULL;
-    assert_fails(MS_ERR_MEMORY, "elements", ms_array_reserve(&array, &capacity, SIZE_MAX / 2, 16,
-                                                             MS_MEMORY_STEP));
+    assert_fails(MS_ERR_MEMORY, "elements",
+                 ms_array_reserve(&array, &capacity, SIZE_MAX / 2, 16, MS_MEMORY_STEP));
     assert_null(array);
     assert_int_equal(capacity, 0);
 }

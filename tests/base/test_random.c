@@ -21,8 +21,8 @@ static void test_philox_known_answers(void **state) {
     ms_random_key ones = {{0xffffffffu, 0xffffffffu}};
     ms_random_key pi = {{0xa4093822u, 0x299f31d0u}};
     assert_block(ms_random_at(zero, 0, 0), 0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u);
-    assert_block(ms_random_at(ones, UINT64_MAX, UINT64_MAX), 0x408f276du, 0x41c83b0eu,
-                 0xa20bc7c6u, 0x6d5451fdu);
+    assert_block(ms_random_at(ones, UINT64_MAX, UINT64_MAX), 0x408f276du, 0x41c83b0eu, 0xa20bc7c6u,
+                 0x6d5451fdu);
     assert_block(ms_random_at(pi, UINT64_C(0x0370734413198a2e), UINT64_C(0x85a308d3243f6a88)),
                  0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u);
 }

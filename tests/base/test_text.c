@@ -64,9 +64,9 @@ static void test_figures_for_people(void **state) {
     static const struct {
         double seconds;
         const char *text;
-    } durations[] = {{0.0, "0 ms"},      {0.3451, "345 ms"},   {12.34, "12.3 s"},
-                     {59.96, "1:00"},    {123.4, "2:03"},      {3723.0, "1:02:03"},
-                     {359999.6, "100:00:00"}, {-1.0, "0.0 s"}, {NAN, "unknown"},
+    } durations[] = {{0.0, "0 ms"},           {0.3451, "345 ms"}, {12.34, "12.3 s"},
+                     {59.96, "1:00"},         {123.4, "2:03"},    {3723.0, "1:02:03"},
+                     {359999.6, "100:00:00"}, {-1.0, "0.0 s"},    {NAN, "unknown"},
                      {INFINITY, "unknown"},   {0.9996, "1.0 s"}};
     for (size_t i = 0; i < sizeof durations / sizeof durations[0]; i++) {
         assert_string_equal(ms_format_duration(durations[i].seconds, buffer, sizeof buffer),
@@ -116,7 +116,8 @@ static void test_real_numbers_come_back(void **state) {
 static void test_numbers_ignore_the_locale(void **state) {
     (void)state;
     /* A locale with a decimal comma, where the machine has one. */
-    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL && setlocale(LC_NUMERIC, "fr_FR.UTF-8") == NULL) {
+    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL &&
+        setlocale(LC_NUMERIC, "fr_FR.UTF-8") == NULL) {
         print_message("skipped: no locale with a decimal comma is installed\n");
         skip();
     }
@@ -131,14 +132,18 @@ static void test_numbers_ignore_the_locale(void **state) {
 
 static void test_nearest_names(void **state) {
     (void)state;
-    static const char *const names[] = {"steps", "global_batch_size", "micro_batch_size", "seed",
-                                        "lr",    "min_lr",            "warmup_steps",     "dropout"};
+    static const char *const names[] = {
+        "steps",  "global_batch_size", "micro_batch_size", "seed", "lr",
+        "min_lr", "warmup_steps",      "dropout"};
     static const struct {
         const char *wanted;
         int index;
-    } cases[] = {{"stpes", 0},      {"step", 0},          {"STEPS", 0},    {"micro-batch-size", 2},
-                 {"batch_size", 1}, {"mirco_batch_size", 2}, {"sed", 3},   {"rl", 4},
-                 {"warmup", 6},     {"droput", 7},        {"qqqqqqqq", -1}, {"", -1},
+    } cases[] = {{"stpes", 0},      {"step", 0},
+                 {"STEPS", 0},      {"micro-batch-size", 2},
+                 {"batch_size", 1}, {"mirco_batch_size", 2},
+                 {"sed", 3},        {"rl", 4},
+                 {"warmup", 6},     {"droput", 7},
+                 {"qqqqqqqq", -1},  {"", -1},
                  {"x", -1},         {"optimizer", -1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int got = ms_nearest_name(cases[i].wanted, names, 8);
@@ -180,11 +185,10 @@ static void test_utf8_round_trip_of_every_code_point(void **state) {
 
 static void test_utf8_refuses_what_is_not(void **state) {
     (void)state;
-    static const char *const bad[] = {"\x80",         "\xc0\x80",         "\xc1\xbf",
-                                      "\xe0\x80\x80", "\xe0\x9f\xbf",     "\xed\xa0\x80",
-                                      "\xed\xbf\xbf", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
-                                      "\xf5\x80\x80\x80", "\xff",         "\xc3(",
-                                      "\xe2\x82(",    "\xf0\x9f\x98("};
+    static const char *const bad[] = {
+        "\x80",         "\xc0\x80",     "\xc1\xbf",         "\xe0\x80\x80",     "\xe0\x9f\xbf",
+        "\xed\xa0\x80", "\xed\xbf\xbf", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
+        "\xff",         "\xc3(",        "\xe2\x82(",        "\xf0\x9f\x98("};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char text[64];
         /* At several places, so that the fast path over ASCII is left at each offset. */
@@ -226,8 +230,17 @@ static void test_parse_numbers(void **state) {
     (void)state;
     int64_t integer = 77;
     double real = 77.0;
-    static const char *const bad_integers[] = {"",  " 1", "1 ",  "1x", "0x10", "--1", "+-1",
-                                               "-", "1.0", "1e3", "9223372036854775808",
+    static const char *const bad_integers[] = {"",
+                                               " 1",
+                                               "1 ",
+                                               "1x",
+                                               "0x10",
+                                               "--1",
+                                               "+-1",
+                                               "-",
+                                               "1.0",
+                                               "1e3",
+                                               "9223372036854775808",
                                                "-9223372036854775809"};
     for (size_t i = 0; i < sizeof bad_integers / sizeof bad_integers[0]; i++) {
         if (ms_parse_i64(bad_integers[i], &integer)) {
@@ -238,8 +251,8 @@ static void test_parse_numbers(void **state) {
     assert_true(ms_parse_i64("-9223372036854775808", &integer) && integer == INT64_MIN);
     assert_true(ms_parse_i64("9223372036854775807", &integer) && integer == INT64_MAX);
     assert_true(ms_parse_i64("+007", &integer) && integer == 7);
-    static const char *const bad_reals[] = {"", " 1", "1 ", "0x1p3", "1e", "1e999", "-1e999", "1,5",
-                                            "a", ".", "1.2.3"};
+    static const char *const bad_reals[] = {"",       " 1",  "1 ", "0x1p3", "1e",   "1e999",
+                                            "-1e999", "1,5", "a",  ".",     "1.2.3"};
     for (size_t i = 0; i < sizeof bad_reals / sizeof bad_reals[0]; i++) {
         if (ms_parse_f64(bad_reals[i], &real)) {
             fail_msg("\"%s\" was taken for a number", bad_reals[i]);

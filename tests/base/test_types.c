@@ -166,9 +166,9 @@ static void test_convert(void **state) {
             assert_ok(ms_convert(first, types[a], second, types[b], count));
             assert_ok(ms_convert(second, types[b], back, MS_F64, count));
             for (int64_t i = 0; i < count; i++) {
-                assert_true(isnan(values[i]) ? isnan(back[i])
-                                             : back[i] == values[i] &&
-                                                   !signbit(back[i]) == !signbit(values[i]));
+                assert_true(isnan(values[i])
+                                ? isnan(back[i])
+                                : back[i] == values[i] && !signbit(back[i]) == !signbit(values[i]));
             }
         }
     }
@@ -197,12 +197,9 @@ static void test_ulp_distance(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_f16_all_values),
-        cmocka_unit_test(test_bf16_all_values),
-        cmocka_unit_test(test_rounding_against_reference),
-        cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_ulp_distance),
+        cmocka_unit_test(test_names),           cmocka_unit_test(test_f16_all_values),
+        cmocka_unit_test(test_bf16_all_values), cmocka_unit_test(test_rounding_against_reference),
+        cmocka_unit_test(test_convert),         cmocka_unit_test(test_ulp_distance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

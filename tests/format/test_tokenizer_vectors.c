@@ -149,8 +149,8 @@ static void check_llama(fixture made, const char *name, bool is_exact) {
     for (char *text = texts.bytes; text != NULL;) {
         char *stop = strstr(text, separator);
         size_t length = stop != NULL ? (size_t)(stop - text) : strlen(text);
-        char *line_end = strchr(line, '\n');
-        assert_non_null(line_end);
+        char *line_end = strchr(line, '\n'); /* the last text is empty and has no line */
+        line_end = line_end != NULL ? line_end : line + strlen(line);
         json_t *ids = json_array();
         for (char *at = line; at < line_end;) {
             char *after = at;
@@ -164,11 +164,8 @@ static void check_llama(fixture made, const char *name, bool is_exact) {
         count++;
         right += check(&made, text, length, ids, is_exact);
         json_decref(ids);
-        line = line_end + 1;
+        line = *line_end == '\n' ? line_end + 1 : line_end;
         text = stop != NULL ? stop + sizeof separator - 1 : NULL;
-        if (text != NULL && text[0] == '\0') {
-            break;
-        }
     }
     ms_text_release(&texts);
     ms_text_release(&lines);
@@ -186,6 +183,96 @@ static void llama_gpt2(void **state) {
 static void llama_qwen2(void **state) {
     (void)state;
     check_llama(load_qwen3(), "qwen2", false);
+}
+
+/* Enough of GGUF (version 3) to read the pieces and scores of its vocabulary as our "pieces" form. */
+typedef struct gguf {
+    const uint8_t *bytes;
+    size_t length, position;
+} gguf;
+
+static uint64_t gguf_number(gguf *file, size_t bytes) {
+    uint64_t value = 0;
+    assert_true(file->length - file->position >= bytes);
+    memcpy(&value, file->bytes + file->position, bytes);
+    file->position += bytes;
+    return value;
+}
+
+static const char *gguf_string(gguf *file, size_t *length) {
+    *length = gguf_number(file, 8);
+    assert_true(file->length - file->position >= *length);
+    file->position += *length;
+    return (const char *)file->bytes + file->position - *length;
+}
+
+static void gguf_skip(gguf *file, uint64_t type, uint64_t count) {
+    static const uint8_t bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+    for (; count > 0; count--) {
+        size_t length = 0;
+        if (type == 8) {
+            gguf_string(file, &length);
+        } else {
+            gguf_number(file, bytes[type]);
+        }
+    }
+}
+
+static fixture load_phi3(void) {
+    ms_text text = read_shared("llamacpp_vocab_tests/ggml-vocab-phi-3.gguf");
+    gguf file = {(const uint8_t *)text.bytes, text.length, 16};
+    uint64_t keys = gguf_number(&file, 8);
+    gguf tokens = {0}, scores = {0};
+    uint64_t count = 0;
+    while (keys-- > 0) {
+        size_t length = 0;
+        const char *key = gguf_string(&file, &length);
+        uint64_t type = gguf_number(&file, 4);
+        uint64_t items = 1;
+        if (type == 9) {
+            type = gguf_number(&file, 4);
+            items = gguf_number(&file, 8);
+        }
+        if (length == strlen("tokenizer.ggml.tokens") &&
+            memcmp(key, "tokenizer.ggml.tokens", length) == 0) {
+            tokens = file;
+            count = items;
+        } else if (length == strlen("tokenizer.ggml.scores") &&
+                   memcmp(key, "tokenizer.ggml.scores", length) == 0) {
+            scores = file;
+        }
+        gguf_skip(&file, type, items);
+    }
+    ms_text json = {0}, piece = {0};
+    assert_ok(ms_text_append_z(&json, "{\"pieces\": ["));
+    for (uint64_t i = 0; i < count; i++) {
+        size_t length = 0;
+        const char *bytes = gguf_string(&tokens, &length);
+        uint32_t bits = (uint32_t)gguf_number(&scores, 4);
+        float score;
+        memcpy(&score, &bits, sizeof score);
+        ms_text_clear(&piece);
+        for (size_t at = 0; at < length; at++) {
+            char utf8[4];
+            int width = ms_utf8_encode((uint8_t)bytes[at], utf8);
+            assert_ok(ms_text_append(&piece, utf8, (size_t)width));
+        }
+        assert_ok(ms_text_append_z(&json, i > 0 ? ",[" : "["));
+        assert_ok(ms_json_append_string(&json, piece.bytes, piece.length));
+        assert_ok(ms_text_printf(&json, ",%.9g]", (double)score));
+    }
+    assert_ok(ms_text_append_z(&json, "]}"));
+    ms_tokenizer *tokenizer = NULL;
+    assert_ok(ms_tokenizer_load_memory(json.bytes, json.length, "phi-3", &tokenizer));
+    ms_text_release(&json);
+    ms_text_release(&piece);
+    ms_text_release(&text);
+    return with(tokenizer);
+}
+
+static void llama_phi3(void **state) {
+    (void)state;
+    check_llama(load_phi3(), "phi-3", true);
 }
 
 static void tiktoken_plans(void **state) {
@@ -296,13 +383,127 @@ static void stories_pieces(void **state) {
     release(&made);
 }
 
+/* Written out and read again, each kind gives the same ids. */
+static void check_saved(fixture made, const char *key) {
+    char *folder = make_folder();
+    ms_tokenizer *tokenizer = NULL;
+    assert_ok(ms_tokenizer_save(made.tokenizer, folder));
+    assert_ok(ms_tokenizer_load(folder, &tokenizer));
+    assert_int_equal(ms_tokenizer_vocabulary_size(tokenizer),
+                     ms_tokenizer_vocabulary_size(made.tokenizer));
+    assert_int_equal(ms_tokenizer_eos(tokenizer), ms_tokenizer_eos(made.tokenizer));
+    assert_int_equal(ms_tokenizer_bos(tokenizer), ms_tokenizer_bos(made.tokenizer));
+    release(&made);
+    remove_folder(folder);
+    check_vectors(with(tokenizer), key, false);
+}
+
+static void saved_gpt2(void **state) {
+    (void)state;
+    check_saved(load_gpt2(), "gpt2");
+}
+
+static void saved_cl100k(void **state) {
+    (void)state;
+    check_saved(load_tiktoken("tiktoken/cl100k_base.tiktoken"), "cl100k");
+}
+
+static void saved_qwen3(void **state) {
+    (void)state;
+    check_saved(load_qwen3(), "qwen3");
+}
+
+/* A directory with tokenizer.json and tokenizer_config.json, both of another program. */
+static void torchtitan(void **state) {
+    (void)state;
+    ms_tokenizer *tokenizer = NULL, *again = NULL;
+    shared_path("torchtitan_tokenizer/tokenizer.json");
+    assert_ok(ms_tokenizer_load(shared_path("torchtitan_tokenizer"), &tokenizer));
+    fixture made = with(tokenizer);
+    ms_text text = read_shared("torchtitan_tokenizer/README.md"), back = {0}, emitted[2] = {{0}, {0}};
+    ms_tokens tokens = {0};
+    assert_ok(ms_tokenizer_encode(tokenizer, made.scratch, text.bytes, text.length, 0, &tokens));
+    assert_ok(ms_tokenizer_decode(tokenizer, tokens.ids, tokens.count, 0, &back));
+    assert_string_equal(back.bytes, text.bytes);
+    char *folder = make_folder();
+    assert_ok(ms_tokenizer_save(tokenizer, folder));
+    assert_ok(ms_tokenizer_load(folder, &again));
+    assert_ok(ms_tokenizer_emit(tokenizer, &emitted[0]));
+    assert_ok(ms_tokenizer_emit(again, &emitted[1]));
+    assert_string_equal(emitted[0].bytes, emitted[1].bytes);
+    /* Nothing of the document is lost or changed on the way. */
+    ms_text original = read_shared("torchtitan_tokenizer/tokenizer.json");
+    json_t *left = json_loadb(original.bytes, original.length, 0, NULL);
+    json_t *right = json_loadb(emitted[0].bytes, emitted[0].length, 0, NULL);
+    assert_true(json_equal(left, right));
+    json_decref(left);
+    json_decref(right);
+    for (int i = 0; i < 2; i++) {
+        ms_text_release(&emitted[i]);
+    }
+    ms_text_release(&original);
+    ms_text_release(&text);
+    ms_text_release(&back);
+    ms_tokens_release(&tokens);
+    ms_tokenizer_destroy(again);
+    release(&made);
+    remove_folder(folder);
+}
+
+static void gpt2_tiny(void **state) {
+    (void)state;
+    ms_tokenizer *tokenizer = NULL;
+    assert_ok(ms_tokenizer_load_gpt2(shared_path("megatron/gpt2-tiny-vocab.json"),
+                                     shared_path("megatron/gpt2-tiny-merges.txt"), &tokenizer));
+    fixture made = with(tokenizer);
+    ms_text text = read_shared("tinyshakespeare/input.txt"), back = {0};
+    ms_tokens tokens = {0};
+    assert_ok(ms_tokenizer_encode(tokenizer, made.scratch, text.bytes, 100000, 0, &tokens));
+    assert_ok(ms_tokenizer_decode(tokenizer, tokens.ids, tokens.count, 0, &back));
+    assert_int_equal(back.length, 100000);
+    assert_memory_equal(back.bytes, text.bytes, back.length);
+    ms_text_release(&text);
+    ms_text_release(&back);
+    ms_tokens_release(&tokens);
+    release(&made);
+}
+
+/* Special tokens in text: ids when asked for, text otherwise; others of Qwen's always. */
+static void qwen3_special(void **state) {
+    (void)state;
+    fixture made = load_qwen3();
+    static const char text[] = "<|im_start|>user\n<think>hi</think><|im_end|>";
+    ms_tokens with_special = {0}, without = {0};
+    assert_ok(ms_tokenizer_encode(made.tokenizer, made.scratch, text, strlen(text),
+                                  MS_ENCODE_SPECIAL, &with_special));
+    assert_ok(ms_tokenizer_encode(made.tokenizer, made.scratch, text, strlen(text), 0, &without));
+    const int32_t expected[] = {151644, 872, 198, 151667, 6023, 151668, 151645};
+    assert_int_equal(with_special.count, 7);
+    assert_memory_equal(with_special.ids, expected, sizeof expected);
+    assert_true(without.count > 10);
+    for (size_t i = 0; i < without.count; i++) {
+        assert_false(ms_tokenizer_is_special(made.tokenizer, without.ids[i]));
+    }
+    ms_text back = {0};
+    assert_ok(ms_tokenizer_decode(made.tokenizer, with_special.ids, 7, MS_DECODE_SKIP_SPECIAL, &back));
+    assert_string_equal(back.bytes, "user\n<think>hi</think>");
+    ms_text_release(&back);
+    ms_tokens_release(&with_special);
+    ms_tokens_release(&without);
+    release(&made);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_vectors),   cmocka_unit_test(r50k_vectors),
         cmocka_unit_test(cl100k_vectors), cmocka_unit_test(o200k_vectors),
         cmocka_unit_test(qwen3_vectors),  cmocka_unit_test(llama_gpt2),
-        cmocka_unit_test(llama_qwen2),    cmocka_unit_test(tiktoken_plans),
+        cmocka_unit_test(llama_qwen2),    cmocka_unit_test(llama_phi3),
+          cmocka_unit_test(tiktoken_plans),
         cmocka_unit_test(tinyshakespeare_counts), cmocka_unit_test(stories_pieces),
+        cmocka_unit_test(saved_gpt2),     cmocka_unit_test(saved_cl100k),
+        cmocka_unit_test(saved_qwen3),    cmocka_unit_test(torchtitan),
+        cmocka_unit_test(gpt2_tiny),      cmocka_unit_test(qwen3_special),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

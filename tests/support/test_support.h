@@ -1,5 +1,6 @@
 /*
- * test_support.h - what cmocka lacks: temporary folders, printed seeds, shared data, distances in ULP.
+ * test_support.h - what cmocka lacks: temporary folders, printed seeds, shared data, distances in
+ * ULP.
  *
  * Header only, for test programs. Include it after base headers; it brings cmocka along.
  *
@@ -11,7 +12,8 @@
  *   test_shared_path("names/names.txt", path);   skips the test, by name, when the data is absent
  *   assert_true(test_ulp_f32(a, b) <= 2);
  *   assert_ok(ms_file_read(...));         prints the error's sentence and trail
- *   assert_fails(MS_ERR_CONFIG, "nearest", ms_config_load(...));   status and a part of the sentence
+ *   assert_fails(MS_ERR_CONFIG, "nearest", ms_config_load(...));   status and a part of the
+ * sentence
  */
 #ifndef MS_TEST_SUPPORT_H
 #define MS_TEST_SUPPORT_H
@@ -123,7 +125,7 @@ MS_TEST_UNUSED static double test_random_real(uint64_t *state) {
     return (double)(test_random(state) >> 11) * 0x1p-52 - 1.0;
 }
 
-/* Path of a file of the shared data. Without it the test is skipped, and says which file it wants. */
+/* Path of a file of the shared data. Without it the test is skipped and names the file. */
 MS_TEST_UNUSED static void test_shared_path(const char *name, char path[MS_TEST_PATH_BYTES]) {
     const char *base = getenv("MS_TEST_SHARED");
     if (base == NULL || base[0] == '\0') {
@@ -136,8 +138,8 @@ MS_TEST_UNUSED static void test_shared_path(const char *name, char path[MS_TEST_
     }
 }
 
-/* Numbers of representable values between two; equal zeros and two NaN are 0 apart, NaN and a number
- * are as far as can be. */
+/* Numbers of representable values between two; equal zeros and two NaN are 0 apart, NaN and a
+ * number are as far as can be. */
 MS_TEST_UNUSED static uint64_t test_ulp_f64(double a, double b) {
     if (a == b || (a != a && b != b)) {
         return 0;

@@ -12,29 +12,29 @@
 #include "base/memory.h"
 #include "device/cpu/cpu_kernels.h"
 
-/* s = 1 / (1 + e) and s (1 - s) = e s^2 with e = exp(-u). */
-V_INLINE void sigmoid_parts(v_f32 u, v_f32 *s, v_f32 *slope) {
-    v_f32 e = v_exp(v_sub(v_zero(), u));
+/* s = 1 / (1 + exp(minus_u)), and 1 - s without cancellation; |u| <= 88. */
+V_INLINE void sigmoid_parts(v_f32 minus_u, v_f32 *s, v_f32 *rest) {
+    v_f32 e = v_exp_finite(minus_u);
     *s = v_inverse(v_add(e, v_set(1.0f)));
-    *slope = v_mul(v_mul(e, *s), *s);
+    *rest = v_mul(e, *s);
 }
 
 V_INLINE void gelu_tanh_parts(v_f32 a, v_f32 *value, v_f32 *slope) {
-    /* 0.5 (1 + tanh(u)) = sigmoid(2 u), u = sqrt(2 / pi) (a + 0.044715 a^3) */
+    /* 0.5 (1 + tanh(u / 2)) = sigmoid(u), u = 2 sqrt(2 / pi) (a + 0.044715 a^3) */
     v_f32 near = v_clamp(a, -10.0f, 10.0f);
     v_f32 square = v_mul(near, near);
-    v_f32 factor = v_fma(square, v_set(0.071354814f), v_set(1.5957691f));
+    v_f32 minus_factor = v_fma(square, v_set(-0.071354814f), v_set(-1.5957691f));
     v_f32 s;
-    v_f32 ds;
-    sigmoid_parts(v_mul(near, factor), &s, &ds);
+    v_f32 rest;
+    sigmoid_parts(v_mul(near, minus_factor), &s, &rest);
     v_f32 du = v_fma(square, v_set(3.0f * 0.071354814f), v_set(1.5957691f));
     *value = v_mul(a, s);
-    *slope = v_fma(v_mul(near, ds), du, s);
+    *slope = v_mul(s, v_fma(v_mul(near, du), rest, v_set(1.0f)));
 }
 
 V_INLINE void gelu_erf_parts(v_f32 a, v_f32 *value, v_f32 *slope) {
-    v_f32 near = v_clamp(a, -14.0f, 14.0f);
-    v_f32 density = v_exp(v_mul(v_mul(near, near), v_set(-0.5f)));
+    v_f32 near = v_clamp(a, -13.0f, 13.0f);
+    v_f32 density = v_exp_finite(v_mul(v_mul(near, near), v_set(-0.5f)));
     v_f32 tail = v_normal_tail(v_abs(near), density);
     v_f32 share = v_where_negative(near, tail, v_sub(v_set(1.0f), tail));
     *value = v_mul(a, share);
@@ -44,10 +44,10 @@ V_INLINE void gelu_erf_parts(v_f32 a, v_f32 *value, v_f32 *slope) {
 V_INLINE void silu_parts(v_f32 a, v_f32 *value, v_f32 *slope) {
     v_f32 near = v_clamp(a, -60.0f, 60.0f);
     v_f32 s;
-    v_f32 ds;
-    sigmoid_parts(near, &s, &ds);
+    v_f32 rest;
+    sigmoid_parts(v_sub(v_zero(), near), &s, &rest);
     *value = v_mul(a, s);
-    *slope = v_fma(near, ds, s);
+    *slope = v_mul(s, v_fma(near, rest, v_set(1.0f)));
 }
 
 V_INLINE void relu_parts(v_f32 a, v_f32 *value, v_f32 *slope) {

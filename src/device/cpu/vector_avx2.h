@@ -107,6 +107,9 @@ V_INLINE v_f32 v_scale_by_power(v_f32 value, v_f32 n) {
     return _mm256_mul_ps(_mm256_mul_ps(value, first), second);
 }
 
+/* Asks for the cache line at an address, which may lie outside any object. */
+V_INLINE void v_prefetch(const void *address) { _mm_prefetch((const char *)address, _MM_HINT_T0); }
+
 V_INLINE float v_sum(v_f32 a) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

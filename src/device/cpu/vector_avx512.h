@@ -44,15 +44,20 @@ V_INLINE v_f32 v_load_bf16(const uint16_t *from) {
 V_INLINE v_f32 v_load_bf16_part(const uint16_t *from, int count) {
     return v__widen(_mm256_maskz_loadu_epi16(v__part(count), from));
 }
+/* For a permutation that gathers the high half of each 32-bit lane. */
+V_INLINE __m512i v__high_halves(void) {
+    return _mm512_set_epi64(0, 0, 0, 0, 0x001f001d001b0019, 0x0017001500130011, 0x000f000d000b0009,
+                            0x0007000500030001);
+}
 /* To nearest even, NaN stays NaN. Not vcvtneps2bf16: that takes denormals for 0. */
 V_INLINE __m256i v__narrow(v_f32 value) {
     __m512i bits = _mm512_castps_si512(value);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i rounded =
-        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+    __m512i rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    rounded = _mm512_mask_sub_epi32(rounded, odd, rounded, _mm512_set1_epi32(-1));
     __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
     rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi16(v__high_halves(), rounded));
 }
 V_INLINE void v_store_bf16(uint16_t *to, v_f32 value) {
     _mm256_storeu_si256((__m256i *)(void *)to, v__narrow(value));
@@ -74,8 +79,13 @@ V_INLINE v_f32 v_max(v_f32 a, v_f32 b) { return _mm512_max_ps(a, b); }
 V_INLINE v_f32 v_min(v_f32 a, v_f32 b) { return _mm512_min_ps(a, b); }
 V_INLINE v_f32 v_abs(v_f32 a) { return _mm512_abs_ps(a); }
 
-/* 1 / a to a last bit or two for normal results; 0 for infinity. */
-V_INLINE v_f32 v_inverse(v_f32 a) { return _mm512_div_ps(_mm512_set1_ps(1.0f), a); }
+/* 1 / a to a last bit, for finite a with a normal inverse; NaN stays. By the estimate and one step of
+ * Newton's, as a division of 16 lanes keeps the divider busy for 16 cycles. */
+V_INLINE v_f32 v_inverse(v_f32 a) {
+    __m512 estimate = _mm512_rcp14_ps(a);
+    __m512 error = _mm512_fnmadd_ps(a, estimate, _mm512_set1_ps(1.0f));
+    return _mm512_fmadd_ps(estimate, error, estimate);
+}
 
 /* sqrt(a) to a last bit or two. By the estimate of 1 / sqrt and one step of Newton's, as the divider,
  * which the real square root would keep busy for 20 cycles, is wanted by AdamW's division. */
@@ -106,6 +116,9 @@ V_INLINE v_f32 v_first(v_f32 value, int count, float fill) {
 }
 /* value 2^n for integral n in float; overflows to infinity, underflows by way of denormals to 0. */
 V_INLINE v_f32 v_scale_by_power(v_f32 value, v_f32 n) { return _mm512_scalef_ps(value, n); }
+
+/* Asks for the cache line at an address, which may lie outside any object. */
+V_INLINE void v_prefetch(const void *address) { _mm_prefetch((const char *)address, _MM_HINT_T0); }
 
 V_INLINE float v_sum(v_f32 a) { return _mm512_reduce_add_ps(a); }
 /* The largest lane, or a NaN or not when there are NaN. */

@@ -81,19 +81,29 @@ static ms_status cast_run(const ms_kernel_handle *handle, const ms_kernel_run_in
 const ms_kernel_variant V_VARIANT(cast) = {
     .name = V_NAME, .isa = V_ISA, .supports = cast_is_served, .run = cast_run};
 
+/* One vector's share of a block's sum, in two chains. */
+V_INLINE void block_sum_step(const float *x, int64_t at, int count, bool squares, v_f64 *low,
+                             v_f64 *high) {
+    v_f32 value = v_get(x, MS_F32, at, count);
+    v_f64 first = v_low_f64(value);
+    v_f64 second = v_high_f64(value);
+    *low = squares ? v_fma_f64(first, first, *low) : v_add_f64(first, *low);
+    *high = squares ? v_fma_f64(second, second, *high) : v_add_f64(second, *high);
+}
+
 /* The sum of (squares of) the elements of one block. */
 V_INLINE double block_sum(const float *x, int64_t count, bool squares) {
     v_f64 low[2] = {v_zero_f64(), v_zero_f64()};
     v_f64 high[2] = {v_zero_f64(), v_zero_f64()};
-    for (int64_t i = 0; i < count; i += V_LANES) {
-        int part = (int)ms_min_i64(V_LANES, count - i);
-        int chain = (int)((i / V_LANES) & 1);
-        v_f32 value = v_get(x, MS_F32, i, part);
-        v_f64 first = v_low_f64(value);
-        v_f64 second = v_high_f64(value);
-        low[chain] = squares ? v_fma_f64(first, first, low[chain]) : v_add_f64(first, low[chain]);
-        high[chain] =
-            squares ? v_fma_f64(second, second, high[chain]) : v_add_f64(second, high[chain]);
+    int64_t i = 0;
+    for (; i + 2 * V_LANES <= count; i += 2 * V_LANES) {
+        v_prefetch((const char *)(x + i) + V_AHEAD_BYTES);
+        v_prefetch((const char *)(x + i + V_LANES) + V_AHEAD_BYTES);
+        block_sum_step(x, i, V_LANES, squares, &low[0], &high[0]);
+        block_sum_step(x, i + V_LANES, V_LANES, squares, &low[1], &high[1]);
+    }
+    for (; i < count; i += V_LANES) {
+        block_sum_step(x, i, (int)ms_min_i64(V_LANES, count - i), squares, &low[0], &high[0]);
     }
     return v_sum_f64(v_add_f64(v_add_f64(low[0], low[1]), v_add_f64(high[0], high[1])));
 }

@@ -61,6 +61,9 @@ static void adamw_piece(void *const *arguments, const adamw_constants *constants
     int64_t i = first;
     for (; i + V_LANES <= last; i += V_LANES) {
         adamw_step(arguments, constants, i, V_LANES);
+        for (int stream = 0; stream < 4; stream++) {
+            v_prefetch((const char *)((const float *)arguments[stream] + i) + V_AHEAD_BYTES);
+        }
     }
     if (i < last) {
         adamw_step(arguments, constants, i, (int)(last - i));

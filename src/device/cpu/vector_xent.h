@@ -44,22 +44,24 @@ static float xent_block_maximum(const float *logits, int64_t count) {
     return v_largest(v_max(v_max(chains[0], chains[1]), v_max(chains[2], chains[3])));
 }
 
+/* Also asks for the next block, which would else be waited for by the search of its maximum. */
 static void xent_block_sums(xent_row *row, const float *logits, int64_t count) {
     /* Before any finite logit the maximum is -infinity: then every exponential is 0 or NaN. */
     v_f32 shift = v_set(row->maximum == -INFINITY ? 0.0f : row->maximum);
     int64_t c = 0;
     for (; c + XENT_CHAINS * V_LANES <= count; c += XENT_CHAINS * V_LANES) {
         for (int j = 0; j < XENT_CHAINS; j++) {
-            v_f32 exponential = v_exp(v_sub(v_load(logits + c + j * V_LANES), shift));
+            v_f32 exponential = v_exp_below(v_sub(v_load(logits + c + j * V_LANES), shift));
             row->sums[j] = v_add(row->sums[j], exponential);
+            v_prefetch((const char *)(logits + c + j * V_LANES) + sizeof(float[XENT_BLOCK]));
         }
     }
     for (; c + V_LANES <= count; c += V_LANES) {
-        row->sums[0] = v_add(row->sums[0], v_exp(v_sub(v_load(logits + c), shift)));
+        row->sums[0] = v_add(row->sums[0], v_exp_below(v_sub(v_load(logits + c), shift)));
     }
     if (c < count) {
         int part = (int)(count - c);
-        v_f32 exponential = v_exp(v_sub(v_load_part(logits + c, part), shift));
+        v_f32 exponential = v_exp_below(v_sub(v_load_part(logits + c, part), shift));
         row->sums[1] = v_add(row->sums[1], v_first(exponential, part, 0.0f));
     }
 }
@@ -136,12 +138,13 @@ V_INLINE void xent_grad_columns(const float *logits, void *out, ms_dtype type, i
                                 int64_t valid, float maximum, float factor) {
     int64_t c = 0;
     for (; c + V_LANES <= valid; c += V_LANES) {
-        v_f32 exponential = v_exp(v_sub(v_load(logits + c), v_set(maximum)));
+        v_f32 exponential = v_exp_below(v_sub(v_load(logits + c), v_set(maximum)));
         v_put(out, type, at + c, V_LANES, v_mul(exponential, v_set(factor)));
+        v_prefetch((const char *)(logits + c) + V_AHEAD_BYTES);
     }
     if (c < valid) {
         int part = (int)(valid - c);
-        v_f32 exponential = v_exp(v_sub(v_load_part(logits + c, part), v_set(maximum)));
+        v_f32 exponential = v_exp_below(v_sub(v_load_part(logits + c, part), v_set(maximum)));
         v_put(out, type, at + c, part, v_mul(exponential, v_set(factor)));
     }
 }

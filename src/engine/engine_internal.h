@@ -1,6 +1,6 @@
-/* internal.h - shared by the files of engine/. */
-#ifndef MS_ENGINE_INTERNAL_H
-#define MS_ENGINE_INTERNAL_H
+/* engine_internal.h - shared by the files of engine/. */
+#ifndef MS_ENGINE_ENGINE_INTERNAL_H
+#define MS_ENGINE_ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
 

@@ -1,6 +1,6 @@
-/* internal.h - shared by the files of model/: declaring parameters, and building layers. */
-#ifndef MS_MODEL_INTERNAL_H
-#define MS_MODEL_INTERNAL_H
+/* model_internal.h - shared by the files of model/: declaring parameters, and building layers. */
+#ifndef MS_MODEL_MODEL_INTERNAL_H
+#define MS_MODEL_MODEL_INTERNAL_H
 
 #include "model/model.h"
 #include "op/op.h"

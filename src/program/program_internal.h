@@ -1,6 +1,6 @@
-/* internal.h - shared by the files of program/. */
-#ifndef MS_PROGRAM_INTERNAL_H
-#define MS_PROGRAM_INTERNAL_H
+/* program_internal.h - shared by the files of program/. */
+#ifndef MS_PROGRAM_PROGRAM_INTERNAL_H
+#define MS_PROGRAM_PROGRAM_INTERNAL_H
 
 #include "program/program.h"
 

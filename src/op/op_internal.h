@@ -1,6 +1,6 @@
-/* internal.h - what the files of op/ share: shape checks and the gradient operators' entries. */
-#ifndef MS_OP_INTERNAL_H
-#define MS_OP_INTERNAL_H
+/* op_internal.h - what the files of op/ share: shape checks and the gradient operators' entries. */
+#ifndef MS_OP_OP_INTERNAL_H
+#define MS_OP_OP_INTERNAL_H
 
 #include "op/op.h"
 
