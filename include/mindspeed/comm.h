@@ -77,8 +77,8 @@ typedef struct ms_comm_options {
     double death_timeout_s;
     double operation_timeout_s; /* for one operation, from its call */
     uint64_t job;               /* 0: the launcher's */
-    /* Whether a thread of the library's own advances operations while the caller computes: -1 when
-     * there is more than one rank, 0 never, 1 always. Results never depend on it. */
+    /* Whether a thread of the library's own advances operations while the caller computes: 0 no, 1 yes,
+     * -1 when there are other ranks and each is a process. Results never depend on it. */
     int progress_thread;
 } ms_comm_options;
 
@@ -130,9 +130,10 @@ MS_API ms_status ms_comm_failure(ms_comm *comm, int *culprit);
 /* ---- Memory that peers read directly ----------------------------------------------------------- */
 
 /*
- * Page-aligned, zeroed memory. A local call. Freed by ms_comm_free with the same communicator, or with
- * the last communicator of the process. Backed by a memfd when peers are other processes (nothing is
- * left in /dev/shm), else by ordinary memory. MS_ERR_MEMORY when the machine lacks it.
+ * Zeroed memory, aligned to 64 bytes (to a page when it is shared between processes). A local call.
+ * Freed by ms_comm_free, or with the last communicator of the process. Backed by a memfd when peers are
+ * other processes (nothing is left in /dev/shm), else by ordinary memory. MS_ERR_MEMORY when the machine
+ * lacks it.
  */
 MS_API ms_status ms_comm_alloc(ms_comm *comm, size_t bytes, void **memory);
 MS_API void ms_comm_free(ms_comm *comm, void *memory); /* no operation may be using it; NULL is fine */
@@ -188,8 +189,8 @@ MS_API ms_status ms_comm_all_to_allv(ms_comm *comm, const void *input, const int
 
 /*
  * Point to point: the n-th send of a tag (>= 0) to a rank meets its n-th receive of that tag from this
- * rank. Sends and receives are outside the order of the communicator's collectives. A send may be
- * finished before it is received. Sending to oneself works.
+ * rank. Sends and receives are outside the order of the communicator's collectives. A send is finished
+ * when the receiver has read it. Sending to oneself works.
  */
 MS_API ms_status ms_comm_send(ms_comm *comm, const void *buffer, int64_t count, ms_dtype dtype,
                               int destination, int tag, ms_request **request);

@@ -1,9 +1,9 @@
 /*
  * agree.c - one outcome for all ranks.
  *
- * Where it stands: between the phases of a save and of a load. A phase is local and may fail on any rank;
- * afterwards every rank calls ms__agree, so none goes on alone into a collective that the others never
- * enter.
+ * Where it stands: between the phases of a save and of a load. A phase is local and may fail on any
+ * rank; afterwards every rank calls ms__agree, so none goes on alone into a collective that the
+ * others never enter.
  *
  * Invariant: the same status and sentence on every rank, those of the lowest rank that failed.
  * Rejected: an all-reduce of the worst code (the sentence of the rank that decided is what helps).

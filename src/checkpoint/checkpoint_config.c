@@ -1,9 +1,9 @@
 /*
  * checkpoint_config.c - the keys of section `checkpoint`.
  *
- * Where it stands: the train loop reads the filled ms_checkpoint_config; from the same table come the
- * checks, the help texts and docs/config.md. Invariant: an enum's default is one of its choices, and the
- * order of the choices is what checkpoint.h says an index means.
+ * Where it stands: the train loop reads the filled ms_checkpoint_config; from the same table come
+ * the checks, the help texts and docs/config.md. Invariant: an enum's default is one of its
+ * choices, and the order of the choices is what checkpoint.h says an index means.
  */
 #include <stddef.h>
 
@@ -29,7 +29,8 @@ static const ms_key keys[] = {
      .unit = "steps",
      .minimum = 0,
      .maximum = 1e15,
-     .doc = "A checkpoint is saved each time this many updates have been made; 0 saves at the end only."},
+     .doc = "A checkpoint is saved each time this many updates have been made; 0 saves at the end "
+            "only."},
     {.name = "keep",
      .type = MS_KEY_INT,
      .offset = FIELD(keep),
@@ -37,23 +38,26 @@ static const ms_key keys[] = {
      .unit = "checkpoints",
      .minimum = 1,
      .maximum = 1e9,
-     .doc = "How many of the newest checkpoints stay; older ones are removed once a new one is safely "
-            "on disk."},
+     .doc =
+         "How many of the newest checkpoints stay; older ones are removed once a new one is safely "
+         "on disk."},
     {.name = "resume",
      .type = MS_KEY_ENUM,
      .offset = FIELD(resume),
      .default_text = "auto",
      .unit = "",
      .choices = resume_choices,
-     .doc = "auto goes on from the newest good checkpoint in dir if there is one, never starts anew, "
-            "required fails without one."},
+     .doc =
+         "auto goes on from the newest good checkpoint in dir if there is one, never starts anew, "
+         "required fails without one."},
     {.name = "on_save_failure",
      .type = MS_KEY_ENUM,
      .offset = FIELD(on_save_failure),
      .default_text = "continue",
      .unit = "",
      .choices = failure_choices,
-     .doc = "Whether the run goes on or stops when a checkpoint cannot be written; earlier checkpoints "
+     .doc = "Whether the run goes on or stops when a checkpoint cannot be written; earlier "
+            "checkpoints "
             "stay intact in both cases."},
     {.name = "save_at_end",
      .type = MS_KEY_BOOL,

@@ -7,9 +7,9 @@
  *   cover     all: no weight of the file may be left that nobody asks for
  *   read      all: the runs of each slice out of the map, each block checked when first touched
  *
- * Invariants: ranks agree after each phase; no slice is written before every rank has found all of its
- * tensors, so loading another model's checkpoint changes nothing. There is no partial load: a missing
- * weight, or one too many, is an error and never a warning.
+ * Invariants: ranks agree after each phase; no slice is written before every rank has found all of
+ * its tensors, so loading another model's checkpoint changes nothing. There is no partial load: a
+ * missing weight, or one too many, is an error and never a warning.
  *
  * Rejected: rank 0 reading and scattering (every rank can read its own runs, and the page cache is
  * shared on one machine).
@@ -25,7 +25,7 @@
 #define SMALL_FILE_BYTES_MAX ((size_t)1 << 30)
 #define DIMS_TEXT_BYTES 200
 
-typedef struct load {
+typedef struct load_job {
     ms_comm *comm;
     const char *path;
     const ms_checkpoint_slice *slices;
@@ -34,7 +34,7 @@ typedef struct load {
     int64_t *found;  /* per slice: index in the source */
     uint8_t *wanted; /* per weight of the source: some rank asks for it */
     void *chunk;
-} load;
+} load_job;
 
 static ms__tensor_group slice_group(const ms_checkpoint_slice *slice) {
     return slice->state != NULL ? MS__GROUP_OPTIMIZER : MS__GROUP_MODEL;
@@ -50,13 +50,14 @@ static const char *print_dims(int rank, const int64_t *dims, char text[DIMS_TEXT
     return text;
 }
 
-static ms_status check_found(const load *load, const ms_checkpoint_slice *slice, const char *name,
-                             int64_t index) {
+static ms_status check_found(const load_job *load, const ms_checkpoint_slice *slice,
+                             const char *name, int64_t index) {
     char wanted[DIMS_TEXT_BYTES], there[DIMS_TEXT_BYTES];
     print_dims(slice->tensor->rank, slice->tensor->dims, wanted);
     if (index < 0) {
-        return ms_fail(MS_ERR_MISMATCH, "%s: has no tensor \"%s\", which this model needs with dims %s",
-                       load->path, name, wanted);
+        return ms_fail(MS_ERR_MISMATCH,
+                       "%s: has no tensor \"%s\", which this model needs with dims %s", load->path,
+                       name, wanted);
     }
     const ms_safetensors_tensor *tensor = ms__source_at(load->source, slice_group(slice), index);
     bool equal = tensor->rank == slice->tensor->rank;
@@ -64,13 +65,17 @@ static ms_status check_found(const load *load, const ms_checkpoint_slice *slice,
         equal = tensor->dims[i] == slice->tensor->dims[i];
     }
     if (!equal) {
-        return ms_fail(MS_ERR_MISMATCH, "%s: tensor \"%s\" has dims %s, this model needs %s: a "
-                       "checkpoint of another model", tensor->path, tensor->name,
-                       print_dims(tensor->rank, tensor->dims, there), wanted);
+        return ms_fail(MS_ERR_MISMATCH,
+                       "%s: tensor \"%s\" has dims %s, this model needs %s: a "
+                       "checkpoint of another model",
+                       tensor->path, tensor->name, print_dims(tensor->rank, tensor->dims, there),
+                       wanted);
     }
     if (tensor->dtype > MS_F16) {
-        return ms_fail(MS_ERR_MISMATCH, "%s: tensor \"%s\" is of type %s, expected fp64, fp32, bf16 or "
-                       "fp16", tensor->path, tensor->name, ms_dtype_name(tensor->dtype));
+        return ms_fail(MS_ERR_MISMATCH,
+                       "%s: tensor \"%s\" is of type %s, expected fp64, fp32, bf16 or "
+                       "fp16",
+                       tensor->path, tensor->name, ms_dtype_name(tensor->dtype));
     }
     return MS_OK;
 }
@@ -78,7 +83,7 @@ static ms_status check_found(const load *load, const ms_checkpoint_slice *slice,
 _Static_assert(MS_F64 < MS_F16 && MS_F32 < MS_F16 && MS_BF16 < MS_F16 && MS_I64 > MS_F16,
                "types up to MS_F16 are the floating ones");
 
-static ms_status resolve_slice(load *load, int64_t i) {
+static ms_status resolve_slice(load_job *load, int64_t i) {
     const ms_checkpoint_slice *slice = &load->slices[i];
     char name[MS_CHECKPOINT_NAME_BYTES];
     MS_TRY(ms__slice_check(slice));
@@ -93,7 +98,7 @@ static ms_status resolve_slice(load *load, int64_t i) {
 }
 
 /* The files that are not tensors: small, read by others without a check, so checked here whole. */
-static ms_status check_small_files(const load *load) {
+static ms_status check_small_files(const load_job *load) {
     const ms__manifest *manifest = ms__source_manifest(load->source);
     for (int64_t i = 0; manifest != NULL && i < manifest->file_count; i++) {
         const char *name = manifest->files[i].name;
@@ -109,7 +114,7 @@ static ms_status check_small_files(const load *load) {
     return MS_OK;
 }
 
-static ms_status resolve(load *load) {
+static ms_status resolve(load_job *load) {
     bool with_optimizer = false;
     for (int64_t i = 0; i < load->slice_count; i++) {
         with_optimizer = with_optimizer || load->slices[i].state != NULL;
@@ -125,8 +130,9 @@ static ms_status resolve(load *load) {
     return ms_comm_rank(load->comm) == 0 ? check_small_files(load) : MS_OK;
 }
 
-/* A weight that nobody wants: the file is of a larger model. Collective; the same verdict everywhere. */
-static ms_status cover(load *load) {
+/* A weight that nobody wants: the file is of a larger model. Collective; the same verdict
+ * everywhere. */
+static ms_status cover(load_job *load) {
     int64_t count = ms__source_count(load->source, MS__GROUP_MODEL);
     MS_TRY(ms_comm_all_reduce(load->comm, load->wanted, load->wanted, count, MS_U8, MS_REDUCE_MAX,
                               NULL));
@@ -145,8 +151,10 @@ static ms_status cover(load *load) {
         }
         if (!is_double) {
             char dims[DIMS_TEXT_BYTES];
-            return ms_fail(MS_ERR_MISMATCH, "%s: has a tensor \"%s\" with dims %s, for which this model "
-                           "has no place: a checkpoint of another model", tensor->path, tensor->name,
+            return ms_fail(MS_ERR_MISMATCH,
+                           "%s: has a tensor \"%s\" with dims %s, for which this model "
+                           "has no place: a checkpoint of another model",
+                           tensor->path, tensor->name,
                            print_dims(tensor->rank, tensor->dims, dims));
         }
     }
@@ -154,7 +162,7 @@ static ms_status cover(load *load) {
 }
 
 typedef struct slice_reader {
-    load *load;
+    load_job *load;
     const ms_checkpoint_slice *slice;
     int64_t index;
     const ms_safetensors_tensor *tensor;
@@ -191,13 +199,13 @@ static ms_status read_run(const ms_shard_run *run, void *context) {
     uint64_t start = (uint64_t)run->global_start * file_bytes;
     MS_TRY(ms__source_check(reader->load->source, slice_group(slice), reader->index, start,
                             (uint64_t)run->count * file_bytes));
-    char *to = (char *)slice->data + (size_t)(run->local_start - slice->local_start) *
-                                         ms_dtype_bytes(slice->memory_type);
+    char *to = (char *)slice->data +
+               (size_t)(run->local_start - slice->local_start) * ms_dtype_bytes(slice->memory_type);
     return convert_run(reader->load->chunk, (const char *)reader->tensor->data + start,
                        reader->tensor->dtype, to, slice->memory_type, run->count);
 }
 
-static ms_status read_slices(load *load) {
+static ms_status read_slices(load_job *load) {
     for (int64_t i = 0; i < load->slice_count; i++) {
         const ms_checkpoint_slice *slice = &load->slices[i];
         slice_reader reader = {
@@ -212,7 +220,7 @@ static ms_status read_slices(load *load) {
     return MS_OK;
 }
 
-static ms_status run_phases(load *load) {
+static ms_status run_phases(load_job *load) {
     MS_TRY(ms__agree(load->comm, resolve(load)));
     MS_TRY(cover(load));
     return ms__agree(load->comm, read_slices(load));
@@ -220,7 +228,7 @@ static ms_status run_phases(load *load) {
 
 ms_status ms_checkpoint_load(ms_comm *comm, const char *path, const ms_checkpoint_slice *slices,
                              int64_t slice_count) {
-    load load = {.comm = comm, .path = path, .slices = slices, .slice_count = slice_count};
+    load_job load = {.comm = comm, .path = path, .slices = slices, .slice_count = slice_count};
     ms_status status = run_phases(&load);
     ms__source_close(load.source);
     ms_free(load.found);

@@ -1,8 +1,8 @@
 /*
  * checkpoint_save.c - one save, as phases that every rank goes through together.
  *
- * Where it stands: train/loop.c -> ms_checkpoint_save -> save_plan.c (what goes where), staging.c (files),
- * step_dirs.c (names).
+ * Where it stands: train/loop.c -> ms_checkpoint_save -> save_plan.c (what goes where), staging.c
+ * (files), step_dirs.c (names).
  *
  *   plan      all: exchange what each writes, check that it tiles every tensor, same layouts
  *   prepare   rank 0: clear dead saves, make DIR/.step-N.tmp, files with headers, small files
@@ -11,12 +11,13 @@
  *   commit    rank 0: manifest, fsync, rename to DIR/step-N, fsync of DIR
  *   purge     rank 0: older ones beyond keep, now that the new one is durable
  *
- * Invariants: after each phase all ranks agree on its outcome before any begins the next, so a failure
- * on one is the same failure on all, and no rank waits for one that has left. Until the rename nothing
- * with a checkpoint's name has been touched. A kill at any point leaves a temporary that the next save
- * removes.
+ * Invariants: after each phase all ranks agree on its outcome before any begins the next, so a
+ * failure on one is the same failure on all, and no rank waits for one that has left. Until the
+ * rename nothing with a checkpoint's name has been touched. A kill at any point leaves a temporary
+ * that the next save removes.
  *
- * Rejected: writing in the background (the step's memory would have to be copied first; a later issue).
+ * Rejected: writing in the background (the step's memory would have to be copied first; a later
+ * issue).
  */
 #include <dirent.h>
 #include <errno.h>
@@ -29,7 +30,7 @@
 #include "base/log.h"
 #include "checkpoint/internal.h"
 
-typedef struct save {
+typedef struct save_job {
     ms_comm *comm;
     int rank, size;
     const ms_checkpoint_request *request;
@@ -37,7 +38,7 @@ typedef struct save {
     ms__staging staging;
     char partial[MS_PATH_BYTES], final[MS_PATH_BYTES], replaced[MS_PATH_BYTES];
     bool prepared; /* rank 0: the temporary directory may exist */
-} save;
+} save_job;
 
 static ms_status check_request(const ms_checkpoint_request *request) {
     if (request->dir == NULL || request->dir[0] == '\0') {
@@ -45,7 +46,8 @@ static ms_status check_request(const ms_checkpoint_request *request) {
     }
     if (request->state.step < 0 || request->keep < 1 || request->slice_count < 0 ||
         request->file_count < 0) {
-        return ms_fail(MS_ERR_ARGUMENT, "checkpoint: step %" PRId64 ", keep %" PRId64 ", %" PRId64
+        return ms_fail(MS_ERR_ARGUMENT,
+                       "checkpoint: step %" PRId64 ", keep %" PRId64 ", %" PRId64
                        " slices, %d files: none may be negative, keep must be 1 or more",
                        request->state.step, request->keep, request->slice_count,
                        request->file_count);
@@ -53,7 +55,7 @@ static ms_status check_request(const ms_checkpoint_request *request) {
     return MS_OK;
 }
 
-static ms_status make_paths(save *save) {
+static ms_status make_paths(save_job *save) {
     char name[MS__STEP_NAME_BYTES];
     const char *dir = save->request->dir;
     int64_t step = save->request->state.step;
@@ -81,7 +83,7 @@ static bool is_empty_directory(const char *path) {
 }
 
 /* What has the final name already must be a checkpoint: anything else is not ours to replace. */
-static ms_status check_final(const save *save) {
+static ms_status check_final(const save_job *save) {
     struct stat info;
     if (lstat(save->final, &info) != 0) {
         return errno == ENOENT ? MS_OK : ms_fail(MS_ERR_IO, "%s: cannot look at: %m", save->final);
@@ -91,23 +93,23 @@ static ms_status check_final(const save *save) {
     if (S_ISDIR(info.st_mode) && (ms_path_exists(manifest) || is_empty_directory(save->final))) {
         return MS_OK;
     }
-    return ms_fail(MS_ERR_EXISTS, "%s: exists and is not a checkpoint; move it away to save this step",
+    return ms_fail(MS_ERR_EXISTS,
+                   "%s: exists and is not a checkpoint; move it away to save this step",
                    save->final);
 }
 
-static ms_status add_state(save *save) {
+static ms_status add_state(save_job *save) {
     ms_text text = {0};
     ms_status status = ms__state_emit(&save->request->state, &text);
     if (status == MS_OK) {
-        status =
-            ms__staging_add_file(&save->staging, MS_CHECKPOINT_STATE, text.bytes, text.length);
+        status = ms__staging_add_file(&save->staging, MS_CHECKPOINT_STATE, text.bytes, text.length);
     }
     ms_text_release(&text);
     return status;
 }
 
 /* Rank 0 makes the directory and all files; the others only list the files. */
-static ms_status prepare(save *save) {
+static ms_status prepare(save_job *save) {
     bool make = save->rank == 0;
     if (make) {
         MS_TRY(ms_directory_make(save->request->dir));
@@ -147,15 +149,15 @@ static ms_status write_run(const ms_shard_run *run, void *context) {
                              slice->file_type, run->count);
 }
 
-static ms_status write_slice(save *save, const ms_checkpoint_slice *slice) {
+static ms_status write_slice(save_job *save, const ms_checkpoint_slice *slice) {
     int64_t piece = ms__save_plan_find(&save->plan, slice);
     if (piece < 0) {
         return ms_fail(MS_ERR_BUG, "checkpoint: tensor \"%s\" is not in the plan",
                        slice->tensor->name);
     }
     ms__tensor_group group = (ms__tensor_group)save->plan.pieces[piece].group;
-    ms_safetensors_place place = ms_safetensors_layout_place(
-        save->plan.layouts[group], piece - save->plan.group_first[group]);
+    ms_safetensors_place place = ms_safetensors_layout_place(save->plan.layouts[group],
+                                                             piece - save->plan.group_first[group]);
     slice_writer writer = {
         .staging = &save->staging,
         .slice = slice,
@@ -165,7 +167,7 @@ static ms_status write_slice(save *save, const ms_checkpoint_slice *slice) {
     return ms_shard_visit(slice->shard, slice->local_start, slice->local_count, write_run, &writer);
 }
 
-static ms_status write_slices(save *save) {
+static ms_status write_slices(save_job *save) {
     for (int64_t i = 0; i < save->request->slice_count; i++) {
         if (save->request->slices[i].writer) {
             MS_TRY(write_slice(save, &save->request->slices[i]));
@@ -175,7 +177,7 @@ static ms_status write_slices(save *save) {
 }
 
 /* Collective, so memory for it is taken and agreed upon before. */
-static ms_status exchange_hashes(save *save) {
+static ms_status exchange_hashes(save_job *save) {
     int64_t first, last, total = 0;
     int64_t counts[MS_COMM_RANKS_MAX];
     for (int i = 0; i < save->size; i++) {
@@ -197,7 +199,7 @@ free_hashes:
 }
 
 /* Gives the finished directory its name. */
-static ms_status publish(const save *save) {
+static ms_status publish(const save_job *save) {
     const char *dir = save->request->dir;
     bool replaces = ms_path_exists(save->final), exchanged = false;
     if (!replaces) {
@@ -216,7 +218,7 @@ static ms_status publish(const save *save) {
     return ms__disk_remove(save->replaced);
 }
 
-static ms_status commit(save *save) {
+static ms_status commit(save_job *save) {
     if (save->rank != 0) {
         return MS_OK;
     }
@@ -224,7 +226,7 @@ static ms_status commit(save *save) {
     return publish(save);
 }
 
-static ms_status run_phases(save *save) {
+static ms_status run_phases(save_job *save) {
     ms_comm *comm = save->comm;
     MS_TRY(ms__agree(comm, make_paths(save)));
     MS_TRY(ms__save_plan_make(comm, save->request, &save->plan));
@@ -236,7 +238,7 @@ static ms_status run_phases(save *save) {
 }
 
 /* Removes the temporary without losing the sentence of what went wrong. */
-static ms_status abandon(const save *save, ms_status status) {
+static ms_status abandon(const save_job *save, ms_status status) {
     char sentence[1024];
     snprintf(sentence, sizeof sentence, "%s", ms_error_detail());
     if (ms__disk_remove(save->partial) != MS_OK) {
@@ -247,26 +249,26 @@ static ms_status abandon(const save *save, ms_status status) {
 }
 
 ms_status ms_checkpoint_save(ms_comm *comm, const ms_checkpoint_request *request) {
-    save *state = NULL; /* paths are too much for a stack */
-    ms_status status = MS_NEW(1, MS_MEMORY_CALLER, &state);
-    MS_TRY_GOTO(ms__agree(comm, status), free_state);
-    state->comm = comm;
-    state->rank = ms_comm_rank(comm);
-    state->size = ms_comm_size(comm);
-    state->request = request;
-    state->staging.open_fd = -1;
-    MS_TRY_GOTO(run_phases(state), end_staging);
+    save_job *job = NULL; /* paths are too much for a stack */
+    ms_status status = MS_NEW(1, MS_MEMORY_CALLER, &job);
+    MS_TRY_GOTO(ms__agree(comm, status), free_job);
+    job->comm = comm;
+    job->rank = ms_comm_rank(comm);
+    job->size = ms_comm_size(comm);
+    job->request = request;
+    job->staging.open_fd = -1;
+    MS_TRY_GOTO(run_phases(job), end_staging);
 end_staging:
-    ms__staging_end(&state->staging);
-    ms__save_plan_release(&state->plan);
-    if (state->prepared && status != MS_OK) {
-        status = abandon(state, status);
+    ms__staging_end(&job->staging);
+    ms__save_plan_release(&job->plan);
+    if (job->prepared && status != MS_OK) {
+        status = abandon(job, status);
     }
-    if (state->rank == 0 && status == MS_OK &&
+    if (job->rank == 0 && status == MS_OK &&
         ms__step_dirs_purge(request->dir, request->state.step, request->keep) != MS_OK) {
         ms_log_warn("old checkpoints not removed: %s", ms_error_detail());
     }
-free_state:
-    ms_free(state);
+free_job:
+    ms_free(job);
     return status;
 }

@@ -1,11 +1,11 @@
 /*
  * disk.c - the changes that a checkpoint makes to the disk, one function each.
  *
- * Where it stands: below staging.c and step_dirs.c; nothing else in checkpoint/ changes the disk. So a
- * test can stop the process, or fill the disk, at each of them in turn.
+ * Where it stands: below staging.c and step_dirs.c; nothing else in checkpoint/ changes the disk.
+ * So a test can stop the process, or fill the disk, at each of them in turn.
  *
- * Invariants: new files and directories are made exclusively and never through a link, so that a name
- * planted in a run's directory cannot lead a save elsewhere; removal never follows a link.
+ * Invariants: new files and directories are made exclusively and never through a link, so that a
+ * name planted in a run's directory cannot lead a save elsewhere; removal never follows a link.
  *
  * Rejected: maps to write with (a full disk is then SIGBUS), and O_DIRECT (slices are not aligned).
  */

@@ -1,4 +1,5 @@
-/* internal.h - what the files of checkpoint/ share; no other room includes it (tests and fuzzers do). */
+/* internal.h - what the files of checkpoint/ share; no other room includes it (tests and fuzzers
+ * do). */
 #ifndef MS_CHECKPOINT_INTERNAL_H
 #define MS_CHECKPOINT_INTERNAL_H
 
@@ -9,14 +10,14 @@
 #define MS_CHECKPOINT_CHUNK_BYTES ((size_t)1 << 20)   /* converted and written at a time */
 #define MS_CHECKPOINT_MANIFEST "manifest.json"
 #define MS_CHECKPOINT_STATE "state.json"
+#define MS_CHECKPOINT_STATE_BYTES_MAX ((size_t)1 << 20)
 #define MS_CHECKPOINT_STATE_NAME_BYTES 32
 #define MS_CHECKPOINT_NAME_BYTES (MS_TENSOR_NAME_BYTES + MS_CHECKPOINT_STATE_NAME_BYTES)
 #define MS_CHECKPOINT_FILE_NAME_BYTES_MAX 200
 #define MS_CHECKPOINT_FILES_MAX 200000
 #define MS_CHECKPOINT_MANIFEST_BYTES_MAX ((size_t)256 << 20)
 
-_Static_assert(MS_CHECKPOINT_SCRATCH_BYTES ==
-                   MS_CHECKPOINT_BLOCK_BYTES + MS_CHECKPOINT_CHUNK_BYTES,
+_Static_assert(MS_CHECKPOINT_SCRATCH_BYTES == MS_CHECKPOINT_BLOCK_BYTES + MS_CHECKPOINT_CHUNK_BYTES,
                "what the planner counts is what a save takes");
 
 /* The two sets of tensor files of a checkpoint. */
@@ -32,10 +33,12 @@ typedef enum ms__tensor_group {
 typedef int (*ms__disk_hook)(const char *operation, const char *path, void *context);
 void ms__disk_set_hook(ms__disk_hook hook, void *context);
 ms_status ms__disk_make(const char *path); /* a directory that must not exist yet */
-/* A new file, its bytes reserved at once where the disk can do that, so that a full one says so now. */
+/* A new file, its bytes reserved at once where the disk can do that, so that a full one says so
+ * now. */
 ms_status ms__disk_create(const char *path, uint64_t bytes, int *fd);
 ms_status ms__disk_open(const char *path, int *fd); /* to write; never through a link */
-ms_status ms__disk_write(int fd, const char *path, const void *bytes, size_t length, uint64_t offset);
+ms_status ms__disk_write(int fd, const char *path, const void *bytes, size_t length,
+                         uint64_t offset);
 /* Syncs if asked and closes; the descriptor is gone in any case. */
 ms_status ms__disk_close(int fd, const char *path, bool sync);
 ms_status ms__disk_write_whole(const char *path, const void *bytes, size_t length);
@@ -43,7 +46,8 @@ ms_status ms__disk_sync_directory(const char *path);
 ms_status ms__disk_rename(const char *from, const char *to);
 /* Swaps two names in one step; *done false where the disk cannot. */
 ms_status ms__disk_exchange(const char *first, const char *second, bool *done);
-ms_status ms__disk_remove(const char *path); /* a file, a link (not its target) or a tree; fine if absent */
+ms_status
+ms__disk_remove(const char *path); /* a file, a link (not its target) or a tree; fine if absent */
 
 /* manifest.c */
 typedef struct ms__manifest_file {
@@ -80,20 +84,20 @@ bool ms__plain_name(const char *name); /* fit to be a file's name inside a direc
 
 /* train_state.c */
 ms_status ms__state_emit(const ms_train_state *state, ms_text *text);
-ms_status ms__state_parse(const char *bytes, size_t length, const char *name, ms_train_state *state);
+ms_status ms__state_parse(const char *bytes, size_t length, const char *name,
+                          ms_train_state *state);
 
 /* step_dirs.c: names in a run's directory. */
 #define MS__STEP_NAME_BYTES 40
-void ms__step_name(int64_t step, char name[MS__STEP_NAME_BYTES]);      /* "step-00000100" */
+void ms__step_name(int64_t step, char name[MS__STEP_NAME_BYTES]);         /* "step-00000100" */
 void ms__step_name_partial(int64_t step, char name[MS__STEP_NAME_BYTES]); /* ".step-00000100.tmp" */
-void ms__step_name_replaced(int64_t step, char name[MS__STEP_NAME_BYTES]); /* ".step-00000100.old" */
+void ms__step_name_replaced(int64_t step,
+                            char name[MS__STEP_NAME_BYTES]); /* ".step-00000100.old" */
 /* Before a save: removes what dead saves left, puts back what a dead replacement had set aside. */
 ms_status ms__step_dirs_recover(const char *dir);
-/* After it: removes checkpoints before `step` beyond the newest keep - 1 good ones. Foreign names and
- * links stay. */
+/* After it: removes checkpoints before `step` beyond the newest keep - 1 good ones. Foreign names
+ * and links stay. */
 ms_status ms__step_dirs_purge(const char *dir, int64_t step, int64_t keep);
-/* Steps of DIR with a directory of the right name, ascending; free with ms_free. */
-ms_status ms__step_dirs_list(const char *dir, int64_t **steps, int64_t *count);
 
 /* agree.c */
 /* All ranks get the status and the sentence of the lowest rank that failed. Every rank calls it. */
@@ -147,7 +151,8 @@ typedef struct ms__staging {
 } ms__staging;
 ms_status ms__staging_begin(ms__staging *staging, const char *dir, int64_t step);
 void ms__staging_end(ms__staging *staging); /* closes and frees; the directory stays */
-/* Lists the files of a layout on this rank; `make` also makes them, with their headers and index. */
+/* Lists the files of a layout on this rank; `make` also makes them, with their headers and index.
+ */
 ms_status ms__staging_add_layout(ms__staging *staging, ms__tensor_group group,
                                  const ms_safetensors_layout *layout, bool make);
 /* Writes a small file whole, synced. */
@@ -167,7 +172,8 @@ void ms__staging_copy_hashes(ms__staging *staging, int64_t first, int64_t last, 
                              bool into_files);
 ms_status ms__staging_write_manifest(ms__staging *staging);
 
-/* tensor_source.c: tensors of a checkpoint or model directory, checked block by block as they are read. */
+/* tensor_source.c: tensors of a checkpoint or model directory, checked block by block as they are
+ * read. */
 typedef struct ms__source ms__source;
 ms_status ms__source_open(const char *path, bool with_optimizer, ms__source **source);
 void ms__source_close(ms__source *source);

@@ -6,18 +6,18 @@
  *
  *   {
  *     "format": "mindspeed checkpoint", "version": 1, "step": 500, "block_bytes": 4194304,
- *     "files": [{"name": "model.safetensors", "bytes": 497772160, "xxh3": ["0123456789abcdef", ...]}],
- *     "manifest_xxh3": "0123456789abcdef"
+ *     "files": [{"name": "model.safetensors", "bytes": 497772160, "xxh3": ["0123456789abcdef",
+ * ...]}], "manifest_xxh3": "0123456789abcdef"
  *   }
  *
- * The last line has a fixed form and length; its hash is over every byte before it. So a flipped bit
- * or a missing byte anywhere in the manifest is seen before its JSON is looked at.
+ * The last line has a fixed form and length; its hash is over every byte before it. So a flipped
+ * bit or a missing byte anywhere in the manifest is seen before its JSON is looked at.
  *
  * Invariants after a read: names are plain (no slash, not hidden) and unique, block counts fit the
  * bytes. A newer version is refused with a sentence that says so.
  *
- * Rejected: one hash for a file (a reader of one slice would have to read all of it), and a checksum
- * file beside each file (the set as a whole must be vouched for).
+ * Rejected: one hash for a file (a reader of one slice would have to read all of it), and a
+ * checksum file beside each file (the set as a whole must be vouched for).
  */
 #include "checkpoint/internal.h"
 
@@ -60,7 +60,8 @@ ms_status ms__manifest_seal(ms_text *text) {
 }
 
 ms_status ms__manifest_emit(const ms__manifest *manifest, ms_text *text) {
-    MS_TRY(ms_text_printf(text, "{\n  \"format\": \"%s\",\n  \"version\": %d,\n  \"step\": %" PRId64
+    MS_TRY(ms_text_printf(text,
+                          "{\n  \"format\": \"%s\",\n  \"version\": %d,\n  \"step\": %" PRId64
                           ",\n  \"block_bytes\": %" PRIu64 ",\n  \"files\": [\n",
                           FORMAT_NAME, VERSION, manifest->step, manifest->block_bytes));
     for (int64_t i = 0; i < manifest->file_count; i++) {
@@ -116,20 +117,22 @@ static ms_status check_seal(const char *bytes, size_t length, const char *name) 
 
 static ms_status parse_hashes(ms__manifest *manifest, ms__manifest_file *file, const json_t *list,
                               const char *name) {
-    uint64_t blocks = file->bytes / manifest->block_bytes +
-                      (file->bytes % manifest->block_bytes != 0 ? 1 : 0);
+    uint64_t blocks =
+        file->bytes / manifest->block_bytes + (file->bytes % manifest->block_bytes != 0 ? 1 : 0);
     if (!json_is_array(list) || json_array_size(list) != blocks) {
-        return ms_fail(MS_ERR_FORMAT, "%s: file \"%s\" of %" PRIu64 " bytes must have %" PRIu64
-                       " hashes in \"xxh3\", has %zu", name, file->name, file->bytes, blocks,
-                       json_array_size(list));
+        return ms_fail(MS_ERR_FORMAT,
+                       "%s: file \"%s\" of %" PRIu64 " bytes must have %" PRIu64
+                       " hashes in \"xxh3\", has %zu",
+                       name, file->name, file->bytes, blocks, json_array_size(list));
     }
     MS_TRY(ms_arena_alloc(manifest->arena, (size_t)blocks * sizeof *file->hashes,
                           (void **)&file->hashes));
     file->block_count = (int64_t)blocks;
     for (size_t i = 0; i < blocks; i++) {
         if (!parse_hash(json_string_value(json_array_get(list, i)), &file->hashes[i])) {
-            return ms_fail(MS_ERR_FORMAT, "%s: file \"%s\": hash %zu is not sixteen hexadecimal digits",
-                           name, file->name, i);
+            return ms_fail(MS_ERR_FORMAT,
+                           "%s: file \"%s\": hash %zu is not sixteen hexadecimal digits", name,
+                           file->name, i);
         }
     }
     return MS_OK;
@@ -140,8 +143,9 @@ static ms_status parse_file(ms__manifest *manifest, const json_t *entry, const c
     const char *file_name = json_string_value(json_object_get(entry, "name"));
     const json_t *bytes = json_object_get(entry, "bytes");
     if (file_name == NULL || !ms__plain_name(file_name)) {
-        return ms_fail(MS_ERR_FORMAT, "%s: \"%.200s\" is not a plain file name in the same directory",
-                       name, file_name != NULL ? file_name : "");
+        return ms_fail(MS_ERR_FORMAT,
+                       "%s: \"%.200s\" is not a plain file name in the same directory", name,
+                       file_name != NULL ? file_name : "");
     }
     if (!json_is_integer(bytes) || json_integer_value(bytes) < 0 ||
         json_integer_value(bytes) > FILE_BYTES_MAX) {
@@ -187,13 +191,15 @@ static ms_status parse_document(ms__manifest *manifest, const ms_json *json) {
     int64_t version = 0, block_bytes = 0;
     MS_TRY(ms_json_need_string(json, "format", &format));
     if (strcmp(format, FORMAT_NAME) != 0) {
-        return ms_fail(MS_ERR_FORMAT, "%s: \"format\" is \"%.60s\", expected \"%s\"", json->name, format,
-                       FORMAT_NAME);
+        return ms_fail(MS_ERR_FORMAT, "%s: \"format\" is \"%.60s\", expected \"%s\"", json->name,
+                       format, FORMAT_NAME);
     }
     MS_TRY(ms_json_need_int(json, "version", 1, INT32_MAX, &version));
     if (version > VERSION) {
-        return ms_fail(MS_ERR_UNSUPPORTED, "%s: version %" PRId64 " was written by a newer program; "
-                       "this one reads up to %d", json->name, version, VERSION);
+        return ms_fail(MS_ERR_UNSUPPORTED,
+                       "%s: version %" PRId64 " was written by a newer program; "
+                       "this one reads up to %d",
+                       json->name, version, VERSION);
     }
     MS_TRY(ms_json_need_int(json, "step", 0, INT64_MAX, &manifest->step));
     MS_TRY(ms_json_need_int(json, "block_bytes", BLOCK_BYTES_MIN, BLOCK_BYTES_MAX, &block_bytes));
@@ -256,8 +262,8 @@ ms_status ms__manifest_check_sizes(const ms__manifest *manifest, const char *dir
             return ms_fail(MS_ERR_FORMAT, "%s: not a plain file", path);
         }
         if ((uint64_t)info.st_size != file->bytes) {
-            return ms_fail(MS_ERR_FORMAT, "%s: is %" PRIu64 " bytes, the manifest says %" PRIu64, path,
-                           (uint64_t)info.st_size, file->bytes);
+            return ms_fail(MS_ERR_FORMAT, "%s: is %" PRIu64 " bytes, the manifest says %" PRIu64,
+                           path, (uint64_t)info.st_size, file->bytes);
         }
     }
     return MS_OK;

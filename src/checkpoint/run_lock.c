@@ -1,16 +1,17 @@
 /*
  * run_lock.c - one run at a time on a run's directory.
  *
- * Where it stands: rank 0 of a training run takes the lock before it looks for a checkpoint and holds it
- * to its end; a second run on the directory is refused with the pid of the first.
+ * Where it stands: rank 0 of a training run takes the lock before it looks for a checkpoint and
+ * holds it to its end; a second run on the directory is refused with the pid of the first.
  *
- * Data: the file DIR/.lock holds "pid host" of the holder. The lock itself is flock(2) on it: the kernel
- * gives it up when the process dies, however it dies, so there is no stale lock to clear by hand. The
- * file stays: to remove it would open a race in which two runs hold locks on two files of one name.
+ * Data: the file DIR/.lock holds "pid host" of the holder. The lock itself is flock(2) on it: the
+ * kernel gives it up when the process dies, however it dies, so there is no stale lock to clear by
+ * hand. The file stays: to remove it would open a race in which two runs hold locks on two files of
+ * one name.
  *
- * Rejected: fcntl locks (a process loses them when it closes any descriptor of the file, and two runs
- * in one process would not see each other), pid files without a lock (a dead holder looks alive once its
- * pid is used again).
+ * Rejected: fcntl locks (a process loses them when it closes any descriptor of the file, and two
+ * runs in one process would not see each other), pid files without a lock (a dead holder looks
+ * alive once its pid is used again).
  */
 #define _GNU_SOURCE /* O_NOFOLLOW, gethostname */
 #include <errno.h>

@@ -1,21 +1,22 @@
 /*
- * save_plan.c - from the slices that each rank holds to one list of logical tensors and their places.
+ * save_plan.c - from the slices that each rank holds to one list of logical tensors and their
+ * places.
  *
  * Where it stands: the first phase of a save. No rank knows the whole model (pipeline stages, ZeRO
- * ranges), so each tells the others what it writes; all then compute the same list, the same layouts
- * and the same verdict.
+ * ranges), so each tells the others what it writes; all then compute the same list, the same
+ * layouts and the same verdict.
  *
  * Data: a piece is a tensor (with its state) and how much of it is written. Each rank's pieces are
  * gathered, sorted and added up: one piece for each logical tensor.
  *
- *   written exactly once   sum of counts == elements, and sum of edges == h(elements) - h(0), where a run
- *                          [a, b) adds h(b) - h(a) and h is a 64-bit hash. The borders inside cancel
- *                          only if every one is the end of a run and the start of another, so a gap, an
- *                          overlap or a wrong offset on any rank shows up without sending the runs.
+ *   written exactly once   sum of counts == elements, and sum of edges == h(elements) - h(0), where
+ * a run [a, b) adds h(b) - h(a) and h is a 64-bit hash. The borders inside cancel only if every one
+ * is the end of a run and the start of another, so a gap, an overlap or a wrong offset on any rank
+ * shows up without sending the runs.
  *
- * Invariant: the list is sorted by name as people sort (h.2 before h.10), whatever the layout: the same
- * model gives the same bytes from any number of ranks.
- * Rejected: rank 0 deciding and telling (a second message, and the others could not check it).
+ * Invariant: the list is sorted by name as people sort (h.2 before h.10), whatever the layout: the
+ * same model gives the same bytes from any number of ranks. Rejected: rank 0 deciding and telling
+ * (a second message, and the others could not check it).
  */
 #include "checkpoint/internal.h"
 
@@ -26,7 +27,9 @@
 
 static const char *const group_names[MS__GROUP_COUNT] = {"model", "optimizer"};
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
 
 /* Compares the numbers at *left and *right and moves past them. */
 static int compare_numbers(const char **left, const char **right) {
@@ -80,12 +83,15 @@ ms_status ms__slice_name(const ms_checkpoint_slice *slice, char name[MS_CHECKPOI
     const char *state = slice->state;
     size_t length = strnlen(slice->tensor->name, MS_TENSOR_NAME_BYTES);
     if (length == 0 || length == MS_TENSOR_NAME_BYTES ||
-        (state != NULL && (state[0] == '\0' || strlen(state) + 2 > MS_CHECKPOINT_STATE_NAME_BYTES))) {
-        return ms_fail(MS_ERR_ARGUMENT, "checkpoint: a tensor or state without a name, or one that is "
-                       "longer than %d bytes", MS_TENSOR_NAME_BYTES - 1);
+        (state != NULL &&
+         (state[0] == '\0' || strlen(state) + 2 > MS_CHECKPOINT_STATE_NAME_BYTES))) {
+        return ms_fail(MS_ERR_ARGUMENT,
+                       "checkpoint: a tensor or state without a name, or one that is "
+                       "longer than %d bytes",
+                       MS_TENSOR_NAME_BYTES - 1);
     }
-    snprintf(name, MS_CHECKPOINT_NAME_BYTES, "%s%s%s", slice->tensor->name, state != NULL ? "." : "",
-             state != NULL ? state : "");
+    snprintf(name, MS_CHECKPOINT_NAME_BYTES, "%s%s%s", slice->tensor->name,
+             state != NULL ? "." : "", state != NULL ? state : "");
     return MS_OK;
 }
 
@@ -98,16 +104,17 @@ ms_status ms__slice_check(const ms_checkpoint_slice *slice) {
         fits = shard->global_dims[i] == slice->tensor->dims[i];
     }
     if (!fits) {
-        return ms_fail(MS_ERR_ARGUMENT, "checkpoint: tensor \"%s\": the shard is not of this tensor",
-                       name);
+        return ms_fail(MS_ERR_ARGUMENT,
+                       "checkpoint: tensor \"%s\": the shard is not of this tensor", name);
     }
     MS_TRY(ms_shard_check(shard));
     int64_t elements = ms_shard_elements(shard);
     if (slice->local_start < 0 || slice->local_count < 0 || slice->local_start > elements ||
         slice->local_count > elements - slice->local_start) {
-        return ms_fail(MS_ERR_ARGUMENT, "checkpoint: tensor \"%s\": range [%" PRId64 ", +%" PRId64
-                       ") is not in the %" PRId64 " local elements", name, slice->local_start,
-                       slice->local_count, elements);
+        return ms_fail(MS_ERR_ARGUMENT,
+                       "checkpoint: tensor \"%s\": range [%" PRId64 ", +%" PRId64
+                       ") is not in the %" PRId64 " local elements",
+                       name, slice->local_start, slice->local_count, elements);
     }
     if (!is_real(slice->memory_type) || (slice->data == NULL && slice->local_count > 0)) {
         return ms_fail(MS_ERR_ARGUMENT, "checkpoint: tensor \"%s\": no data, or of type %s", name,
@@ -144,8 +151,8 @@ static int compare_pieces(const void *a, const void *b) {
 static ms_status piece_make(const ms_checkpoint_slice *slice, int rank, ms__piece *piece) {
     MS_TRY(ms__slice_name(slice, piece->name));
     if (!is_real(slice->file_type)) {
-        return ms_fail(MS_ERR_ARGUMENT, "checkpoint: tensor \"%s\" cannot be stored as %s", piece->name,
-                       ms_dtype_name(slice->file_type));
+        return ms_fail(MS_ERR_ARGUMENT, "checkpoint: tensor \"%s\" cannot be stored as %s",
+                       piece->name, ms_dtype_name(slice->file_type));
     }
     piece->group = slice->state != NULL ? MS__GROUP_OPTIMIZER : MS__GROUP_MODEL;
     piece->dtype = (int32_t)slice->file_type;
@@ -163,8 +170,10 @@ static ms_status piece_make(const ms_checkpoint_slice *slice, int rank, ms__piec
 static ms_status piece_combine(ms__piece *into, const ms__piece *other) {
     if (into->dtype != other->dtype || into->rank != other->rank ||
         memcmp(into->dims, other->dims, sizeof into->dims) != 0) {
-        return ms_fail(MS_ERR_MISMATCH, "checkpoint: rank %d and rank %d disagree about the dims or the "
-                       "type of tensor \"%s\"", into->writer, other->writer, into->name);
+        return ms_fail(MS_ERR_MISMATCH,
+                       "checkpoint: rank %d and rank %d disagree about the dims or the "
+                       "type of tensor \"%s\"",
+                       into->writer, other->writer, into->name);
     }
     if (!ms_i64_add(into->count, other->count, &into->count)) {
         return ms_fail(MS_ERR_RANGE, "checkpoint: tensor \"%s\": too many elements", into->name);
@@ -217,17 +226,22 @@ static ms_status check_piece(const ms__piece *piece) {
     int64_t elements = 1;
     for (int i = 0; i < piece->rank; i++) {
         if (!ms_i64_mul(elements, piece->dims[i], &elements)) {
-            return ms_fail(MS_ERR_RANGE, "checkpoint: tensor \"%s\": too many elements", piece->name);
+            return ms_fail(MS_ERR_RANGE, "checkpoint: tensor \"%s\": too many elements",
+                           piece->name);
         }
     }
     if (piece->count != elements) {
-        return ms_fail(MS_ERR_MISMATCH, "checkpoint: tensor \"%s\" has %" PRId64
+        return ms_fail(MS_ERR_MISMATCH,
+                       "checkpoint: tensor \"%s\" has %" PRId64
                        " elements, but the ranks together write %" PRId64
-                       ": each must be written exactly once", piece->name, elements, piece->count);
+                       ": each must be written exactly once",
+                       piece->name, elements, piece->count);
     }
     if (piece->edges != edge_hash(elements) - edge_hash(0)) {
-        return ms_fail(MS_ERR_MISMATCH, "checkpoint: tensor \"%s\": the ranks write some of its %" PRId64
-                       " elements twice and others not at all", piece->name, elements);
+        return ms_fail(MS_ERR_MISMATCH,
+                       "checkpoint: tensor \"%s\": the ranks write some of its %" PRId64
+                       " elements twice and others not at all",
+                       piece->name, elements);
     }
     return MS_OK;
 }
@@ -272,8 +286,8 @@ static ms_status finish(ms__save_plan *plan, const ms_checkpoint_request *reques
             return ms_fail(MS_ERR_MISMATCH, "checkpoint: no rank writes tensor \"%s\"", name);
         }
     }
-    uint64_t file_bytes_max = request->file_bytes_max != 0 ? request->file_bytes_max
-                                                           : MS_CHECKPOINT_FILE_BYTES_DEFAULT;
+    uint64_t file_bytes_max =
+        request->file_bytes_max != 0 ? request->file_bytes_max : MS_CHECKPOINT_FILE_BYTES_DEFAULT;
     for (int group = 0; group < MS__GROUP_COUNT; group++) {
         MS_TRY(make_layout(plan, (ms__tensor_group)group, file_bytes_max));
     }
@@ -291,9 +305,10 @@ static ms_status check_greetings(const greeting *all, int size, int64_t *total) 
     int64_t sum = 0;
     for (int i = 0; i < size; i++) {
         if (all[i].step != all[0].step || all[i].file_bytes_max != all[0].file_bytes_max) {
-            return ms_fail(MS_ERR_MISMATCH, "checkpoint: rank 0 saves step %" PRId64 ", rank %d step %"
-                           PRId64 " (or with another limit of bytes for a file)", all[0].step, i,
-                           all[i].step);
+            return ms_fail(MS_ERR_MISMATCH,
+                           "checkpoint: rank 0 saves step %" PRId64 ", rank %d step %" PRId64
+                           " (or with another limit of bytes for a file)",
+                           all[0].step, i, all[i].step);
         }
         if (!ms_i64_add(sum, all[i].piece_count, &sum)) {
             return ms_fail(MS_ERR_RANGE, "checkpoint: too many tensors");

@@ -3,16 +3,16 @@
  *
  * Where it stands: checkpoint_save.c and checkpoint_convert.c fill it; disk.c does the writing.
  *
- *   files   model..., optimizer...   listed by every rank in the same order ("dealt"), made by rank 0,
- *                                    written by all; their blocks are dealt to the ranks to be hashed
- *           config.json, ...         rank 0's alone
+ *   files   model..., optimizer...   listed by every rank in the same order ("dealt"), made by rank
+ * 0, written by all; their blocks are dealt to the ranks to be hashed config.json, ...         rank
+ * 0's alone
  *
  * Invariants: a rank holds at most one descriptor of these files and MS_CHECKPOINT_SCRATCH_BYTES of
- * memory, whatever the size of the model. Hashes are made of what is read back from the file after all
- * ranks have written and synced, never of the memory it came from.
+ * memory, whatever the size of the model. Hashes are made of what is read back from the file after
+ * all ranks have written and synced, never of the memory it came from.
  *
- * Rejected: hashing while writing (a block is written by several ranks in pieces), one file for each
- * rank (then a layout would be part of the format).
+ * Rejected: hashing while writing (a block is written by several ranks in pieces), one file for
+ * each rank (then a layout would be part of the format).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -283,7 +283,8 @@ static ms_status write_manifest(const ms__staging *staging, ms__manifest *manife
     ms_text text = {0};
     ms_status status;
     MS_TRY_GOTO(ms__manifest_emit(manifest, &text), release_text);
-    MS_TRY_GOTO(ms_path_join(staging->dir, MS_CHECKPOINT_MANIFEST, path, sizeof path), release_text);
+    MS_TRY_GOTO(ms_path_join(staging->dir, MS_CHECKPOINT_MANIFEST, path, sizeof path),
+                release_text);
     MS_TRY_GOTO(ms__disk_write_whole(path, text.bytes, text.length), release_text);
     MS_TRY_GOTO(ms__disk_sync_directory(staging->dir), release_text);
 release_text:

@@ -1,20 +1,21 @@
 /*
- * step_dirs.c - the names of a run's directory: finding the newest checkpoint, clearing what dead saves
- * left, removing old ones.
+ * step_dirs.c - the names of a run's directory: finding the newest checkpoint, clearing what dead
+ * saves left, removing old ones.
  *
  *   step-00000500         a checkpoint (a good one if its manifest says so)
  *   .step-00000500.tmp    a save that is not finished, or a removal that is not
  *   .step-00000500.old    set aside while its replacement takes its name, on disks without exchange
  *
- * Where it stands: checkpoint_save.c calls recover before and purge after a save; the train loop calls
- * ms_checkpoint_find at start.
+ * Where it stands: checkpoint_save.c calls recover before and purge after a save; the train loop
+ * calls ms_checkpoint_find at start.
  *
  * Invariants: only names of exactly these forms are looked at (a step printed with eight or more
  * digits), everything else in the directory is foreign and stays, and so do foreign files inside a
- * checkpoint that is removed. Links are foreign. A checkpoint loses its name before it loses its first
- * file, so a removal cut short is never mistaken for a checkpoint.
+ * checkpoint that is removed. Links are foreign. A checkpoint loses its name before it loses its
+ * first file, so a removal cut short is never mistaken for a checkpoint.
  *
- * Rejected: a file "latest" that names the newest (a second truth that can disagree with the first).
+ * Rejected: a file "latest" that names the newest (a second truth that can disagree with the
+ * first).
  */
 #include <dirent.h>
 #include <errno.h>
@@ -151,16 +152,32 @@ static bool has_manifest(const char *path) {
            ms_path_exists(file);
 }
 
-/* A good manifest, and all files there with the right sizes. */
+/* A good manifest, all files there with the right sizes, and a good state.json: what is needed to
+ * build a run before its tensors are read. */
 static ms_status check_quickly(const char *path) {
     ms__manifest manifest = {0};
+    ms_text state = {0};
+    ms_status status;
     MS_TRY(ms__manifest_read(path, &manifest));
-    ms_status status = ms__manifest_check_sizes(&manifest, path);
+    MS_TRY_GOTO(ms__manifest_check_sizes(&manifest, path), release_manifest);
+    if (ms__manifest_find(&manifest, MS_CHECKPOINT_STATE) != NULL) {
+        MS_TRY_GOTO(ms__manifest_read_file(&manifest, path, MS_CHECKPOINT_STATE,
+                                           MS_CHECKPOINT_STATE_BYTES_MAX, &state),
+                    release_manifest);
+    }
+release_manifest:
+    ms_text_release(&state);
     ms__manifest_release(&manifest);
     return status;
 }
 
-ms_status ms__step_dirs_list(const char *dir, int64_t **steps, int64_t *count) {
+ms_status ms_checkpoint_step_path(const char *dir, int64_t step, char *path, size_t path_bytes) {
+    char name[MS__STEP_NAME_BYTES];
+    ms__step_name(step, name);
+    return ms_path_join(dir, name, path, path_bytes);
+}
+
+ms_status ms_checkpoint_list(const char *dir, int64_t **steps, int64_t *count) {
     entry_list list = {0};
     int64_t *made = NULL;
     ms_status status;
@@ -197,12 +214,16 @@ ms_status ms_checkpoint_find_before(const char *dir, int64_t step_limit, char *p
             continue;
         }
         MS_TRY_GOTO(entry_path(dir, item, candidate), free_list);
+        if (!ms_path_is_directory(candidate)) {
+            continue; /* somebody's file */
+        }
         if (check_quickly(candidate) != MS_OK) {
             ms_log_warn("checkpoint skipped: %s", ms_error_detail());
             continue;
         }
         if (strlen(candidate) >= path_bytes) {
-            status = ms_fail(MS_ERR_RANGE, "%s: path does not fit %zu bytes", candidate, path_bytes);
+            status =
+                ms_fail(MS_ERR_RANGE, "%s: path does not fit %zu bytes", candidate, path_bytes);
             goto free_list;
         }
         memcpy(path, candidate, strlen(candidate) + 1);
@@ -254,7 +275,8 @@ static ms_status has_only_listed(const char *path, const ms__manifest *manifest,
     while (all && (found = readdir(folder)) != NULL) {
         const char *name = found->d_name;
         all = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-              strcmp(name, MS_CHECKPOINT_MANIFEST) == 0 || ms__manifest_find(manifest, name) != NULL;
+              strcmp(name, MS_CHECKPOINT_MANIFEST) == 0 ||
+              ms__manifest_find(manifest, name) != NULL;
     }
     ms_status status = errno != 0 ? ms_fail(MS_ERR_IO, "%s: cannot list: %m", path) : MS_OK;
     closedir(folder);
@@ -314,7 +336,8 @@ ms_status ms__step_dirs_purge(const char *dir, int64_t step, int64_t keep) {
             continue;
         }
         if (kept < keep) {
-            /* A bad one does not count; it stays for its owner to look at while it is among the newest. */
+            /* A bad one does not count; it stays for its owner to look at while it is among the
+             * newest. */
             kept += check_quickly(path) == MS_OK ? 1 : 0;
             continue;
         }

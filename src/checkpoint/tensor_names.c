@@ -9,8 +9,8 @@
  *   - a head tied to the embedding is stored once, under either name.
  *
  * Invariant: no rule maps two tensors of one model to one variant, except the tied pair.
- * Rejected: patterns in a configuration file (two rules have been enough, and a wrong one would load
- * wrong weights without a word).
+ * Rejected: patterns in a configuration file (two rules have been enough, and a wrong one would
+ * load wrong weights without a word).
  */
 #include <stdio.h>
 #include <string.h>

@@ -3,16 +3,15 @@
  *
  * Where it stands: loading, verifying and converting read through it.
  *
- *   with manifest.json      the files model*.safetensors and optimizer*.safetensors that it lists, each
- *                           mapped here; a block is hashed when it is first touched
- *   without                 what format/ finds: model.safetensors, or the files of the index
+ *   with manifest.json      the files model*.safetensors and optimizer*.safetensors that it lists,
+ * each mapped here; a block is hashed when it is first touched without                 what format/
+ * finds: model.safetensors, or the files of the index
  *
- * Data: for each group the tensors sorted by name with the file of each; for each file one byte a block,
- * 1 once it was found good.
- * Invariants: the blocks of a file's header are checked before the header is parsed; sizes are checked
- * before the first access, so a truncated file is an error and not a signal.
- * Not thread-safe: a source belongs to one load.
- * Rejected: hashing whole files at open (a rank that needs an eighth of a model would read all of it).
+ * Data: for each group the tensors sorted by name with the file of each; for each file one byte a
+ * block, 1 once it was found good. Invariants: the blocks of a file's header are checked before the
+ * header is parsed; sizes are checked before the first access, so a truncated file is an error and
+ * not a signal. Not thread-safe: a source belongs to one load. Rejected: hashing whole files at
+ * open (a rank that needs an eighth of a model would read all of it).
  */
 #include "checkpoint/internal.h"
 
@@ -115,7 +114,8 @@ static int compare_entries(const void *a, const void *b) {
 static ms_status add_entries(ms__source *source, ms__tensor_group group) {
     int64_t total = 0;
     for (int64_t i = 0; i < source->file_count; i++) {
-        total += source->files[i].group == group ? ms_safetensors_count(source->files[i].handle) : 0;
+        total +=
+            source->files[i].group == group ? ms_safetensors_count(source->files[i].handle) : 0;
     }
     MS_TRY(MS_NEW((size_t)total, MS_MEMORY_CALLER, &source->entries[group]));
     source_entry *entries = source->entries[group];

@@ -1,14 +1,15 @@
 /*
  * train_state.c - state.json: the counters of a run.
  *
- * Where it stands: checkpoint_save.c writes it beside the tensors, the train loop reads it before it
- * builds anything (the batch and the reduction groups decide the layout's sums).
+ * Where it stands: checkpoint_save.c writes it beside the tensors, the train loop reads it before
+ * it builds anything (the batch and the reduction groups decide the layout's sums).
  *
- * Data: one table of the integer fields, used by writer and reader alike, so that neither can know a
- * field that the other forgets. The seed is all of 64 bits: above 2^63 - 1, which JSON readers lose,
- * it is written as a string.
+ * Data: one table of the integer fields, used by writer and reader alike, so that neither can know
+ * a field that the other forgets. The seed is all of 64 bits: above 2^63 - 1, which JSON readers
+ * lose, it is written as a string.
  *
- * Invariant: what is read equals what was written to the last bit, best_val_loss included (NaN is null).
+ * Invariant: what is read equals what was written to the last bit, best_val_loss included (NaN is
+ * null).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,24 +24,18 @@
 #include "format/json.h"
 
 #define VERSION 1
-#define STATE_BYTES_MAX ((size_t)1 << 20)
 
 typedef struct counter {
     const char *name;
     size_t offset;
 } counter;
 
-#define COUNTER(field) {#field, offsetof(ms_train_state, field)}
+#define COUNTER(field)                                                                             \
+    { #field, offsetof(ms_train_state, field) }
 static const counter counters[] = {
-    COUNTER(step),
-    COUNTER(samples),
-    COUNTER(tokens),
-    COUNTER(skipped_steps),
-    COUNTER(global_batch_size),
-    COUNTER(micro_batch_size),
-    COUNTER(sequence),
-    COUNTER(reduction_groups),
-    COUNTER(threads),
+    COUNTER(step),          COUNTER(samples),           COUNTER(tokens),
+    COUNTER(skipped_steps), COUNTER(global_batch_size), COUNTER(micro_batch_size),
+    COUNTER(sequence),      COUNTER(reduction_groups),  COUNTER(threads),
 };
 #undef COUNTER
 #define COUNTER_COUNT (sizeof counters / sizeof counters[0])
@@ -84,8 +79,10 @@ static ms_status parse_document(const ms_json *json, ms_train_state *state) {
     int64_t version = 0;
     MS_TRY(ms_json_need_int(json, "version", 1, INT32_MAX, &version));
     if (version > VERSION) {
-        return ms_fail(MS_ERR_UNSUPPORTED, "%s: version %" PRId64 " was written by a newer program; "
-                       "this one reads up to %d", json->name, version, VERSION);
+        return ms_fail(MS_ERR_UNSUPPORTED,
+                       "%s: version %" PRId64 " was written by a newer program; "
+                       "this one reads up to %d",
+                       json->name, version, VERSION);
     }
     for (size_t i = 0; i < COUNTER_COUNT; i++) {
         int64_t value = 0;
@@ -123,10 +120,11 @@ static ms_status read_text(const char *dir, const char *path, ms_text *text) {
     ms__manifest manifest = {0};
     ms_status status = ms__manifest_read(dir, &manifest);
     if (status == MS_ERR_NOT_FOUND) {
-        return ms_file_read(path, STATE_BYTES_MAX, text);
+        return ms_file_read(path, MS_CHECKPOINT_STATE_BYTES_MAX, text);
     }
     MS_TRY(status);
-    status = ms__manifest_read_file(&manifest, dir, MS_CHECKPOINT_STATE, STATE_BYTES_MAX, text);
+    status = ms__manifest_read_file(&manifest, dir, MS_CHECKPOINT_STATE,
+                                    MS_CHECKPOINT_STATE_BYTES_MAX, text);
     ms__manifest_release(&manifest);
     return status;
 }
@@ -135,8 +133,9 @@ ms_status ms_checkpoint_read_state(const char *path, ms_train_state *state) {
     char file[MS_PATH_BYTES];
     MS_TRY(ms_path_join(path, MS_CHECKPOINT_STATE, file, sizeof file));
     if (!ms_path_exists(file)) {
-        return ms_fail(MS_ERR_NOT_FOUND, "%s: no " MS_CHECKPOINT_STATE
-                       " here: a model without the state of a run", path);
+        return ms_fail(MS_ERR_NOT_FOUND,
+                       "%s: no " MS_CHECKPOINT_STATE " here: a model without the state of a run",
+                       path);
     }
     ms_text text = {0};
     ms_status status = read_text(path, file, &text);

@@ -115,6 +115,14 @@ struct ms_comm {
 /* What was called lately, to recognise a frame that comes too late. */
 #define MS__RECENT_COUNT 32
 
+/* Arrivals beyond those made at the start, for a peer far ahead of this rank. */
+#define MS__ARRIVALS_MAX ((size_t)4096)
+#define MS__MORE_ARRIVALS 64
+typedef struct ms__more_arrivals {
+    struct ms__more_arrivals *next;
+    ms__arrival arrivals[MS__MORE_ARRIVALS];
+} ms__more_arrivals;
+
 typedef struct ms__allocation {
     void *memory;
     size_t bytes;
@@ -141,13 +149,18 @@ struct ms__endpoint {
     _Atomic int fresh_count;
     ms_request *fresh_first, *fresh_last; /* started, not yet seen by the driver */
     ms_request *free_requests;
-    int request_count; /* handed out */
+    ms_request *requests; /* all of them, and the lanes of each */
+    ms__lane *lanes;
     ms__allocation allocations[MS__ALLOCATIONS_MAX];
     _Atomic size_t allocated_bytes;
 
     ms_request *active_first, *active_last;             /* D */
     ms__arrival *unmatched_first, *unmatched_last;      /* D */
     ms__arrival *free_arrivals;                         /* D */
+    ms__arrival *arrivals; /* made at the start; those from arrivals_used on are untouched */
+    int arrival_count;
+    int arrivals_used;                                  /* D */
+    ms__more_arrivals *more_arrivals;                   /* D */
     uint64_t blocked;                                   /* D: peers whose ring is full, by bit */
     ms_frame recent[MS__RECENT_COUNT];                  /* D */
     unsigned recent_next;                               /* D */

@@ -50,11 +50,17 @@ void ms_device_close(ms_device *device) {
     }
 }
 
-const char *ms_device_name(const ms_device *device) { return device->ops->name; }
+const char *ms_device_name(const ms_device *device) {
+    return device->ops->name;
+}
 
-const char *ms_device_description(const ms_device *device) { return device->description; }
+const char *ms_device_description(const ms_device *device) {
+    return device->description;
+}
 
-int ms_device_threads(const ms_device *device) { return device->threads; }
+int ms_device_threads(const ms_device *device) {
+    return device->threads;
+}
 
 ms_status ms_device_alloc(ms_device *device, size_t bytes, void **memory) {
     MS_TRY(device->ops->alloc(device, bytes, memory));
@@ -113,7 +119,9 @@ ms_status ms_event_record(ms_event *event, ms_stream *stream) {
     return MS_OK;
 }
 
-bool ms_event_done(const ms_event *event) { return event->device->ops->event_done(event); }
+bool ms_event_done(const ms_event *event) {
+    return event->device->ops->event_done(event);
+}
 
 ms_status ms_stream_wait(ms_stream *stream, ms_event *event) {
     MS_TRY(stream->device->ops->stream_wait(stream, event));
@@ -144,13 +152,18 @@ void ms_kernel_destroy(ms_kernel_handle *handle) {
     }
 }
 
-ms_kernel_needs ms_kernel_get_needs(const ms_kernel_handle *handle) { return handle->needs; }
+ms_kernel_needs ms_kernel_get_needs(const ms_kernel_handle *handle) {
+    return handle->needs;
+}
 
 static ms_status check_presence(const ms_kernel_handle *handle, const ms_kernel_run_info *run) {
     const ms_kernel_spec *spec = &handle->spec;
     for (int i = 0; i < spec->argument_count; i++) {
-        bool packing = spec->slot == MS_SLOT_PACK && i == 1; /* its size was not known at prepare */
-        if ((packing || spec->arguments[i].rank >= 0) != (run->arguments[i] != NULL)) {
+        bool wanted = spec->arguments[i].rank >= 0;
+        if (spec->slot == MS_SLOT_PACK && i == 1) { /* its size was not known at prepare */
+            wanted = handle->needs.packed_bytes > 0 || run->arguments[i] != NULL;
+        }
+        if (wanted != (run->arguments[i] != NULL)) {
             return ms_fail(MS_ERR_ARGUMENT,
                            "kernel %s: argument %s is %s in the run, not in the spec",
                            ms_slot_name(spec->slot), ms__argument_name(spec->slot, i),

@@ -6,7 +6,6 @@
  */
 #include "device/kernel.h"
 
-
 static const char *const slot_names[MS_SLOT_COUNT] = {
     [MS_SLOT_MATMUL] = "matmul",
     [MS_SLOT_PACK] = "pack",

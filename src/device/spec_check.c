@@ -79,9 +79,7 @@ static const slot_rule rules[MS_SLOT_COUNT] = {
                          {"bias", TYPE_S, "N", true},
                          {"c", TYPE_X_OR_S, "MN", false}},
                         check_matmul},
-    [MS_SLOT_PACK] = {2,
-                      {{"in", TYPE_X, "ab", false}, {"packed", TYPE_U8, "p", true}},
-                      check_pack},
+    [MS_SLOT_PACK] = {2, {{"in", TYPE_X, "ab", false}, {"packed", TYPE_U8, "p", true}}, check_pack},
     [MS_SLOT_COLUMN_SUM] = {2, {{"in", TYPE_X, "NC", false}, {"out", TYPE_S, "C", false}}, NULL},
     [MS_SLOT_EMBEDDING] = {4,
                            {{"ids", TYPE_I32, "N", false},
@@ -343,9 +341,9 @@ static ms_status check_argument(const ms_kernel_spec *spec, int index, bindings 
     const ms_argument *argument = &spec->arguments[index];
     const char *slot = ms_slot_name(spec->slot);
     if (argument->rank < 0) {
-        return rule->optional ? MS_OK
-                              : ms_fail(MS_ERR_ARGUMENT, "kernel %s: argument %s is absent", slot,
-                                        rule->name);
+        return rule->optional
+                   ? MS_OK
+                   : ms_fail(MS_ERR_ARGUMENT, "kernel %s: argument %s is absent", slot, rule->name);
     }
     if (argument->rank > MS_DIMS_MAX || (unsigned)argument->dtype >= MS_DTYPE_COUNT) {
         return ms_fail(MS_ERR_ARGUMENT, "kernel %s: argument %s has rank %d, type number %d", slot,
@@ -358,9 +356,8 @@ static ms_status check_argument(const ms_kernel_spec *spec, int index, bindings 
                        rule->name, describe(argument, text, sizeof text));
     }
     bool packed_b = spec->slot == MS_SLOT_MATMUL && index == 1 && spec->attributes.matmul.packed;
-    const char *type =
-        packed_b ? (argument->dtype == MS_U8 ? NULL : "uint8 (packed)")
-                 : type_mismatch(rule->type, argument->dtype, bound);
+    const char *type = packed_b ? (argument->dtype == MS_U8 ? NULL : "uint8 (packed)")
+                                : type_mismatch(rule->type, argument->dtype, bound);
     if (type != NULL) {
         return ms_fail(MS_ERR_ARGUMENT, "kernel %s: argument %s is %s, its type must be %s", slot,
                        rule->name, describe(argument, text, sizeof text), type);
@@ -411,7 +408,9 @@ static ms_status refuse(const ms_kernel_spec *spec, const char *sentence) {
     return ms_fail(MS_ERR_ARGUMENT, "kernel %s: %s", ms_slot_name(spec->slot), sentence);
 }
 
-static bool has(const ms_kernel_spec *spec, int index) { return spec->arguments[index].rank >= 0; }
+static bool has(const ms_kernel_spec *spec, int index) {
+    return spec->arguments[index].rank >= 0;
+}
 
 static ms_status check_matmul(ms_kernel_spec *spec) {
     const ms_argument *a = &spec->arguments[0];
@@ -423,8 +422,8 @@ static ms_status check_matmul(ms_kernel_spec *spec) {
     int64_t k = a->dims[transpose_a ? 0 : 1];
     int64_t n = c->dims[1];
     if (c->dims[0] != m) {
-        return ms_fail(MS_ERR_ARGUMENT,
-                       "kernel matmul: op(a) has %" PRId64 " rows, c has %" PRId64, m, c->dims[0]);
+        return ms_fail(MS_ERR_ARGUMENT, "kernel matmul: op(a) has %" PRId64 " rows, c has %" PRId64,
+                       m, c->dims[0]);
     }
     if (spec->attributes.matmul.packed) {
         if (b->rank != 1) {
@@ -547,8 +546,8 @@ static ms_status check_attention(ms_kernel_spec *spec) {
                        "kernel %s: q has %" PRId64 " rows and lse is [%" PRId64 ",%" PRId64
                        ",%" PRId64 "], for attention.batch %" PRId64 ", heads %" PRId64
                        ", positions %" PRId64,
-                       ms_slot_name(spec->slot), spec->arguments[0].dims[0], lse[0], lse[1],
-                       lse[2], batch, spec->attributes.attention.heads, positions);
+                       ms_slot_name(spec->slot), spec->arguments[0].dims[0], lse[0], lse[1], lse[2],
+                       batch, spec->attributes.attention.heads, positions);
     }
     if (spec->slot == MS_SLOT_ATTENTION_GRAD &&
         (has(spec, 8) != has(spec, 1) || has(spec, 9) != has(spec, 2))) {
@@ -574,8 +573,7 @@ static ms_status check_attention(ms_kernel_spec *spec) {
 
 static ms_status check_attention_cached(ms_kernel_spec *spec) {
     MS_TRY(check_heads(spec, 5));
-    int64_t columns =
-        spec->attributes.attention.kv_heads * spec->attributes.attention.head_size;
+    int64_t columns = spec->attributes.attention.kv_heads * spec->attributes.attention.head_size;
     if (spec->arguments[3].dims[1] != columns) {
         return ms_fail(MS_ERR_ARGUMENT,
                        "kernel attention_cached: the caches have %" PRId64
@@ -592,12 +590,11 @@ static ms_status check_rope(ms_kernel_spec *spec) {
     if (heads < 1 || size < 2 || size % 2 != 0 || !ms_i64_mul(heads, size, &columns) ||
         columns != spec->arguments[0].dims[1]) {
         return ms_fail(MS_ERR_ARGUMENT,
-                       "kernel rope: %" PRId64 " heads of (even) size %" PRId64
-                       " for %" PRId64 " columns",
+                       "kernel rope: %" PRId64 " heads of (even) size %" PRId64 " for %" PRId64
+                       " columns",
                        heads, size, spec->arguments[0].dims[1]);
     }
-    if (spec->attributes.rope.position_max < 1 ||
-        spec->attributes.rope.position_max > INT32_MAX) {
+    if (spec->attributes.rope.position_max < 1 || spec->attributes.rope.position_max > INT32_MAX) {
         return refuse(spec, "rope.position_max must be in 1 .. 2^31 - 1");
     }
     const ms_rope_scaling *scaling = &spec->attributes.rope.scaling;
@@ -643,8 +640,7 @@ static ms_status check_dropout(ms_kernel_spec *spec) {
 static ms_status check_xent(ms_kernel_spec *spec) {
     if (spec->attributes.xent.valid < 0 ||
         spec->attributes.xent.valid > spec->arguments[0].dims[1]) {
-        return ms_fail(MS_ERR_ARGUMENT,
-                       "kernel %s: xent.valid %" PRId64 " of %" PRId64 " columns",
+        return ms_fail(MS_ERR_ARGUMENT, "kernel %s: xent.valid %" PRId64 " of %" PRId64 " columns",
                        ms_slot_name(spec->slot), spec->attributes.xent.valid,
                        spec->arguments[0].dims[1]);
     }

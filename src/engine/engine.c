@@ -138,6 +138,7 @@ void ms_engine_destroy(ms_engine *engine) {
     ms_free(engine->send_requests);
     ms_free(engine->losses);
     ms_free(engine->gather_counts);
+    ms_free(engine->profile);
     ms_free(engine);
 }
 
@@ -171,6 +172,18 @@ ms_status ms__engine_wait(ms_engine *engine, ms_request **request) {
     return status;
 }
 
+/* Every kernel runs through here. */
+static ms_status run_kernel(ms_engine *engine, const ms_kernel_handle *kernel,
+                                       const ms_kernel_run_info *run) {
+    if (engine->profile == NULL) {
+        return ms_kernel_run(kernel, run, NULL);
+    }
+    double start = ms_clock_s();
+    ms_status status = ms_kernel_run(kernel, run, NULL);
+    ms__profile_add(engine->profile, kernel, ms_clock_s() - start);
+    return status;
+}
+
 ms_status ms__engine_kernel(ms_engine *engine, const ms_kernel_handle *kernel,
                             void *const *arguments, bool accumulate) {
     ms_kernel_run_info run = {
@@ -178,7 +191,7 @@ ms_status ms__engine_kernel(ms_engine *engine, const ms_kernel_handle *kernel,
         .scratch = ms__engine_address(engine, engine->program->kernel_scratch, (ms_place){0}),
         .accumulate = accumulate,
     };
-    return ms_kernel_run(kernel, &run, NULL);
+    return run_kernel(engine, kernel, &run);
 }
 
 static ms_status run_collective(ms_engine *engine, const ms_program_node *node, ms_place place) {
@@ -225,7 +238,7 @@ static ms_status run_kernel_node(ms_engine *engine, const ms_program_node *node,
                       (node->accumulate == MS_ACCUMULATE_AFTER_FIRST && context->accumulate),
         .extent = {context->extent[0], context->extent[1]},
     };
-    return ms_kernel_run(node->kernel, &run, NULL);
+    return run_kernel(engine, node->kernel, &run);
 }
 
 ms_status ms__engine_run(ms_engine *engine, const ms_node_list *list,

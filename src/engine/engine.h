@@ -11,6 +11,7 @@
 
 #include <mindspeed/comm.h>
 
+#include "base/text.h"
 #include "program/program.h"
 
 typedef struct ms_engine ms_engine;
@@ -62,6 +63,10 @@ ms_status ms_engine_evaluate(ms_engine *engine, const ms_micro_batch *micro_batc
  * program's compute type) of the last one are written to `logits`. */
 ms_status ms_engine_decode(ms_engine *engine, const int32_t *tokens, int64_t count,
                            int64_t position, void *logits);
+
+/* Between the two, time is kept for each operator and shape; end writes a table, longest first. */
+ms_status ms_engine_profile_begin(ms_engine *engine);
+ms_status ms_engine_profile_end(ms_engine *engine, ms_text *table);
 
 /* A contiguous piece of one logical tensor in this rank's memory, for checkpoints and verification. */
 typedef struct ms_engine_piece {

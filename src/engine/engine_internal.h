@@ -25,6 +25,7 @@ struct ms_engine {
     double *losses;             /* of all micro-batches of the step, gathered */
     int64_t *gather_counts;     /* replicas of them */
     double waited_s;
+    struct ms_profile *profile; /* NULL: not measured */
 };
 
 /* Where an argument is, for a slot, gradient level and micro-batch. */
@@ -51,6 +52,9 @@ ms_status ms__engine_fill_inputs(ms_engine *engine, const ms_program_chunk *chun
 /* Waits for a request and counts the time as waited. */
 ms_status ms__engine_wait(ms_engine *engine, ms_request **request);
 ms_status ms__engine_pack_weights(ms_engine *engine);
+
+/* profile.c: one more run of a kernel. NULL profile: nothing. */
+void ms__profile_add(struct ms_profile *profile, const ms_kernel_handle *kernel, double seconds);
 
 /* reduce.c */
 ms_status ms__engine_bucket_ready(ms_engine *engine, int32_t bucket, const ms_run_context *context);

@@ -7,13 +7,15 @@
  *   Event    1: double wall_time  2: int64 step  3: string file_version  5: Summary
  *   Summary  1: repeated Value;  Value  1: string tag  2: float simple_value  8: TensorProto
  *
- * Both messages are small and fixed, so they are encoded and walked by hand: a field is a varint key
- * (number << 3 | wire type) and a value of wire type 0 varint, 1 eight bytes, 2 length and bytes, 5 four
- * bytes; unknown fields are stepped over.
- * Invariants: a record is written with one write(2), so that TensorBoard, reading meanwhile, sees whole
- * records or the start of one; the reader never looks outside the record at hand.
- * Rejected: protobuf-c (a dependency and generated code for four fields); buffering (a scalar every few
- * seconds costs nothing, and a crash loses none).
+ * Both messages are small and fixed, so they are encoded and walked by hand: a field is a varint
+ * key (number << 3 | wire type) and a value of wire type 0 varint, 1 eight bytes, 2 length and
+ * bytes, 5 four bytes; unknown fields are stepped over.
+ *
+ * Invariants: a record is written with one write(2), so that TensorBoard, reading meanwhile, sees
+ * whole records or the start of one; the reader never looks outside the record at hand.
+ *
+ * Rejected: protobuf-c (a dependency and generated code for four fields); buffering (a scalar every
+ * few seconds costs nothing, and a crash loses none).
  */
 #include "format/events.h"
 
@@ -158,7 +160,9 @@ ms_status ms_events_writer_scalar(ms_events_writer *writer, const char *tag, int
     return write_record(writer, &event);
 }
 
-const char *ms_events_writer_path(const ms_events_writer *writer) { return writer->path; }
+const char *ms_events_writer_path(const ms_events_writer *writer) {
+    return writer->path;
+}
 
 void ms_events_writer_destroy(ms_events_writer *writer) {
     if (writer == NULL) {
@@ -276,7 +280,9 @@ void ms_events_reader_close(ms_events_reader *reader) {
     ms_free(reader);
 }
 
-bool ms_events_reader_is_truncated(const ms_events_reader *reader) { return reader->is_truncated; }
+bool ms_events_reader_is_truncated(const ms_events_reader *reader) {
+    return reader->is_truncated;
+}
 
 static ms_status check_crc(const ms_events_reader *reader, size_t offset, size_t length,
                            const char *what) {
@@ -300,7 +306,8 @@ static ms_status next_record(ms_events_reader *reader, uint64_t *length, bool *m
     memcpy(length, reader->bytes + reader->position, sizeof *length);
     MS_TRY(check_crc(reader, reader->position, sizeof *length, "length"));
     if (*length > RECORD_BYTES_MAX) {
-        return ms_fail(MS_ERR_RANGE, "%s: byte %zu: a record of %" PRIu64 " bytes, allowed are %" PRIu64,
+        return ms_fail(MS_ERR_RANGE,
+                       "%s: byte %zu: a record of %" PRIu64 " bytes, allowed are %" PRIu64,
                        reader->name, reader->position, *length, RECORD_BYTES_MAX);
     }
     if (rest - FRAME_HEAD_BYTES < FRAME_TAIL_BYTES ||
@@ -375,7 +382,8 @@ ms_status ms_event_next_value(const ms_events_reader *reader, const ms_event *ev
             return MS_OK;
         }
         if (!get_field(event->summary, event->summary_bytes, position, &outer)) {
-            return ms_fail(MS_ERR_FORMAT, "%s: byte %" PRIu64 ": the record holds no Summary message",
+            return ms_fail(MS_ERR_FORMAT,
+                           "%s: byte %" PRIu64 ": the record holds no Summary message",
                            reader->name, event->offset);
         }
     } while (outer.number != 1 || outer.wire != WIRE_BYTES);
@@ -383,7 +391,8 @@ ms_status ms_event_next_value(const ms_events_reader *reader, const ms_event *ev
     for (size_t inner = 0; inner < outer.length;) {
         field item = {0};
         if (!get_field(outer.bytes, outer.length, &inner, &item)) {
-            return ms_fail(MS_ERR_FORMAT, "%s: byte %" PRIu64 ": a value of the summary is malformed",
+            return ms_fail(MS_ERR_FORMAT,
+                           "%s: byte %" PRIu64 ": a value of the summary is malformed",
                            reader->name, event->offset);
         }
         if (item.number == 1 && item.wire == WIRE_BYTES) {

@@ -1,6 +1,6 @@
 /*
- * events.h - TensorBoard's event files: records {u64 length, masked CRC32C of it, bytes, masked CRC32C
- * of them}, each an Event message of protocol buffers.
+ * events.h - TensorBoard's event files: records {u64 length, masked CRC32C of it, bytes, masked
+ * CRC32C of them}, each an Event message of protocol buffers.
  */
 #ifndef MS_FORMAT_EVENTS_H
 #define MS_FORMAT_EVENTS_H

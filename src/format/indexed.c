@@ -9,9 +9,11 @@
  *
  * Data: both files as maps; the arrays of .idx are read in place with memcpy, as 34 bytes of header
  * leave them unaligned. `starts` is not stored: offsets[i] / size is the first token of sequence i.
- * Invariants after open: offsets[i] is the sum of the lengths before it times the type's size, the last
- * sequence ends where .bin ends, documents[] climbs from 0 to S. Megatron's builder always writes such
- * files, so any other is damage; a flipped bit anywhere but in a token is found.
+ *
+ * Invariants after open: offsets[i] is the sum of the lengths before it times the type's size, the
+ * last sequence ends where .bin ends, documents[] climbs from 0 to S. Megatron's builder always
+ * writes such files, so any other is damage; a flipped bit anywhere but in a token is found.
+ *
  * Rejected: trusting offsets that leave gaps; 32-bit positions anywhere (files pass 2^31 tokens).
  */
 #include "format/indexed.h"
@@ -82,8 +84,8 @@ static int32_t load_i32(const uint8_t *array, int64_t index) {
 static ms_status parse_header(ms_indexed *data, const uint8_t *idx, uint64_t *sequences,
                               uint64_t *documents) {
     if (data->idx_bytes < MS_INDEXED_HEADER_BYTES) {
-        return ms_fail(MS_ERR_FORMAT, "%s: %zu bytes, shorter than the header of %d", data->idx_name,
-                       data->idx_bytes, MS_INDEXED_HEADER_BYTES);
+        return ms_fail(MS_ERR_FORMAT, "%s: %zu bytes, shorter than the header of %d",
+                       data->idx_name, data->idx_bytes, MS_INDEXED_HEADER_BYTES);
     }
     if (memcmp(idx, MS_INDEXED_MAGIC, MS_INDEXED_MAGIC_BYTES) != 0) {
         return ms_fail(MS_ERR_FORMAT, "%s: byte 0: not an index: magic MMIDIDX expected",
@@ -114,17 +116,20 @@ static ms_status place_arrays(ms_indexed *data, const uint8_t *idx, uint64_t seq
         !ms_size_mul((size_t)documents, 8, &by_document) ||
         !ms_size_add(by_sequence, by_document, &total) ||
         !ms_size_add(total, MS_INDEXED_HEADER_BYTES, &total)) {
-        return ms_fail(MS_ERR_FORMAT, "%s: byte 18: %" PRIu64 " sequences and %" PRIu64
-                       " document entries are impossible", data->idx_name, sequences, documents);
+        return ms_fail(MS_ERR_FORMAT,
+                       "%s: byte 18: %" PRIu64 " sequences and %" PRIu64
+                       " document entries are impossible",
+                       data->idx_name, sequences, documents);
     }
     size_t rest = data->idx_bytes - MS_INDEXED_HEADER_BYTES;
     bool modes = total <= data->idx_bytes && data->idx_bytes - total == sequences && sequences > 0;
     if (total != data->idx_bytes && !modes) {
-        return ms_fail(MS_ERR_FORMAT,
-                       "%s: byte 18: %" PRIu64 " sequences and %" PRIu64 " document entries need %zu "
-                       "bytes after the header (%zu with modes), the file has %zu: truncated or damaged",
-                       data->idx_name, sequences, documents, total - MS_INDEXED_HEADER_BYTES,
-                       total - MS_INDEXED_HEADER_BYTES + (size_t)sequences, rest);
+        return ms_fail(
+            MS_ERR_FORMAT,
+            "%s: byte 18: %" PRIu64 " sequences and %" PRIu64 " document entries need %zu "
+            "bytes after the header (%zu with modes), the file has %zu: truncated or damaged",
+            data->idx_name, sequences, documents, total - MS_INDEXED_HEADER_BYTES,
+            total - MS_INDEXED_HEADER_BYTES + (size_t)sequences, rest);
     }
     if (documents == 0) {
         return ms_fail(MS_ERR_FORMAT, "%s: byte 26: the document index has no entry, not even 0",
@@ -140,31 +145,33 @@ static ms_status place_arrays(ms_indexed *data, const uint8_t *idx, uint64_t seq
 }
 
 static ms_status check_sequences(ms_indexed *data, const uint8_t *idx) {
-    int64_t tokens = 0;
-    int64_t tokens_max = (int64_t)(data->bin_bytes / data->token_bytes);
-    for (int64_t i = 0; i < data->sequence_count && tokens <= tokens_max; i++) {
+    int64_t tokens = 0, end = 0; /* of what precedes the sequence at hand */
+    for (int64_t i = 0; i < data->sequence_count; i++) {
         int32_t length = load_i32(data->lengths, i);
         if (length < 0) {
-            return ms_fail(MS_ERR_FORMAT, "%s: byte %zu: length of sequence %" PRId64 " is %" PRId32,
-                           data->idx_name, (size_t)(data->lengths - idx) + 4 * (size_t)i, i, length);
+            return ms_fail(
+                MS_ERR_FORMAT, "%s: byte %zu: length of sequence %" PRId64 " is %" PRId32,
+                data->idx_name, (size_t)(data->lengths - idx) + 4 * (size_t)i, i, length);
         }
-        int64_t expected = tokens * (int64_t)data->token_bytes;
-        if (load_i64(data->offsets, i) != expected) {
+        if (load_i64(data->offsets, i) != end) {
             return ms_fail(MS_ERR_FORMAT,
                            "%s: byte %zu: sequence %" PRId64 " begins at %" PRId64
                            ", the lengths before it give %" PRId64,
                            data->idx_name, (size_t)(data->offsets - idx) + 8 * (size_t)i, i,
-                           load_i64(data->offsets, i), expected);
+                           load_i64(data->offsets, i), end);
         }
-        tokens += length; /* stopping at tokens_max keeps all products within 64 bits */
+        tokens += length; /* fewer than end, which is checked */
+        if (!ms_i64_mul(tokens, (int64_t)data->token_bytes, &end)) {
+            return ms_fail(MS_ERR_FORMAT, "%s: its sequences have more than 2^63 bytes",
+                           data->idx_name);
+        }
     }
-    size_t needed;
-    if (!ms_size_mul((size_t)tokens, data->token_bytes, &needed) || needed != data->bin_bytes) {
-        return ms_fail(MS_ERR_FORMAT,
-                       "%s: has %zu bytes, but %s says %" PRId64 " tokens of %zu bytes, which end at byte "
-                       "%" PRId64 ": truncated, or not its pair",
-                       data->bin_name, data->bin_bytes, data->idx_name, tokens, data->token_bytes,
-                       tokens * (int64_t)data->token_bytes);
+    if ((uint64_t)end != data->bin_bytes) {
+        return ms_fail(
+            MS_ERR_FORMAT,
+            "%s: has %zu bytes, but %s says %" PRId64 " tokens of %zu bytes, which end at byte "
+            "%" PRId64 ": truncated, or not its pair",
+            data->bin_name, data->bin_bytes, data->idx_name, tokens, data->token_bytes, end);
     }
     data->token_count = tokens;
     return MS_OK;
@@ -183,8 +190,8 @@ static ms_status check_documents(const ms_indexed *data, const uint8_t *idx) {
             return ms_fail(MS_ERR_FORMAT,
                            "%s: byte %zu: entry %" PRId64 " of the document index is %" PRId64
                            ", expected %" PRId64 " to %" PRId64,
-                           data->idx_name, (size_t)(data->documents - idx) + 8 * (size_t)i, i, entry,
-                           minimum, maximum);
+                           data->idx_name, (size_t)(data->documents - idx) + 8 * (size_t)i, i,
+                           entry, minimum, maximum);
         }
         before = entry;
     }
@@ -277,11 +284,21 @@ bool ms_indexed_exists(const char *path) {
     return exists;
 }
 
-ms_dtype ms_indexed_dtype(const ms_indexed *data) { return data->dtype; }
-int64_t ms_indexed_sequence_count(const ms_indexed *data) { return data->sequence_count; }
-int64_t ms_indexed_document_count(const ms_indexed *data) { return data->document_count; }
-int64_t ms_indexed_token_count(const ms_indexed *data) { return data->token_count; }
-bool ms_indexed_has_modes(const ms_indexed *data) { return data->modes != NULL; }
+ms_dtype ms_indexed_dtype(const ms_indexed *data) {
+    return data->dtype;
+}
+int64_t ms_indexed_sequence_count(const ms_indexed *data) {
+    return data->sequence_count;
+}
+int64_t ms_indexed_document_count(const ms_indexed *data) {
+    return data->document_count;
+}
+int64_t ms_indexed_token_count(const ms_indexed *data) {
+    return data->token_count;
+}
+bool ms_indexed_has_modes(const ms_indexed *data) {
+    return data->modes != NULL;
+}
 
 static ms_status check_index(const ms_indexed *data, const char *what, int64_t index,
                              int64_t count) {
@@ -326,7 +343,8 @@ static ms_status copy_wide(const ms_indexed *data, int64_t first, int64_t count,
     for (int64_t i = 0; i < count; i++) {
         int64_t value = load_i64(data->tokens, first + i);
         if (value < INT32_MIN || value > INT32_MAX) {
-            return ms_fail(MS_ERR_RANGE, "%s: token %" PRId64 " is %" PRId64 ", which is not 32 bits wide",
+            return ms_fail(MS_ERR_RANGE,
+                           "%s: token %" PRId64 " is %" PRId64 ", which is not 32 bits wide",
                            data->bin_name, first + i, value);
         }
         tokens[i] = (int32_t)value;

@@ -1,9 +1,9 @@
 /*
- * indexed.h - Megatron's IndexedDataset: PREFIX.bin holds tokens, PREFIX.idx says where sequences and
- * documents begin.
+ * indexed.h - Megatron's IndexedDataset: PREFIX.bin holds tokens, PREFIX.idx says where sequences
+ * and documents begin.
  *
- *   .idx  "MMIDIDX\0\0" | u64 version 1 | u8 type code | u64 sequences S | u64 entries D of the document
- *         index | i32 lengths[S] | i64 byte offsets[S] | i64 document index[D] | optional i8 modes[S]
+ *   .idx  "MMIDIDX\0\0" | u64 version 1 | u8 type code | u64 sequences S | u64 entries D
+ *         | i32 lengths[S] | i64 byte offsets[S] | i64 document index[D] | optional i8 modes[S]
  *
  * Opening checks sizes, offsets and the document index; every position is 64 bits wide. Errors name
  * the file and the byte offset. A reader is immutable: any number of threads may use it.
@@ -42,8 +42,8 @@ ms_status ms_indexed_sequence_mode(const ms_indexed *data, int64_t sequence, int
 ms_status ms_indexed_document(const ms_indexed *data, int64_t document, int64_t *first,
                               int64_t *count);
 /*
- * Tokens [first, first + count) of the stream, as int32. When vocabulary_size is not 0, an id outside
- * [0, vocabulary_size) is MS_ERR_RANGE that names it and its place.
+ * Tokens [first, first + count) of the stream, as int32. When vocabulary_size is not 0, an id
+ * outside [0, vocabulary_size) is MS_ERR_RANGE that names it and its place.
  */
 ms_status ms_indexed_read(const ms_indexed *data, int64_t first, int64_t count,
                           int64_t vocabulary_size, int32_t *tokens);
@@ -52,9 +52,9 @@ ms_status ms_indexed_read(const ms_indexed *data, int64_t first, int64_t count,
 ms_dtype ms_indexed_dtype_for(int64_t vocabulary_size);
 
 /*
- * Writing: tokens stream to disk; of each sequence only its length stays in memory. The pair appears
- * under its names in finish (.bin first, .idx last, both durable); destroy without finish leaves
- * nothing. One thread at a time.
+ * Writing: tokens stream to disk; of each sequence only its length stays in memory. The pair
+ * appears under its names in finish (.bin first, .idx last, both durable); destroy without finish
+ * leaves nothing. One thread at a time.
  */
 typedef struct ms_indexed_writer ms_indexed_writer;
 ms_status ms_indexed_writer_create(const char *prefix, ms_dtype dtype, bool with_modes,

@@ -2,12 +2,13 @@
  * Writer of Megatron's IndexedDataset pairs, byte-equal to Megatron's own.
  *
  * Stands at the end of `data build`: tokens come sequence by sequence and go to disk through one
- * buffer; lengths, document borders and modes stay in memory (4 + 8 + 1 bytes at most for each) and are
- * written as .idx in finish.
+ * buffer; lengths, document borders and modes stay in memory (4 + 8 + 1 bytes at most for each) and
+ * are written as .idx in finish.
  *
- * Invariants: nothing carries the final names before finish; .bin is durable under its name before .idx
- * gets its own, so a reader that finds .idx finds the whole pair. A failed call leaves the writer as it
- * was, or broken for good (`failed`), never half a sequence in a finished file.
+ * Invariants: nothing carries the final names before finish; .bin is durable under its name before
+ * .idx gets its own, so a reader that finds .idx finds the whole pair. A failed call leaves the
+ * writer as it was, or broken for good (`failed`), never half a sequence in a finished file.
+ *
  * Rejected: storing offsets while running (8 bytes a sequence, and they are sums of the lengths).
  */
 #include <errno.h>
@@ -78,12 +79,16 @@ static ms_status output_write(output *out, const void *bytes, size_t length) {
     return MS_OK;
 }
 
-/* Durable under its final name. */
-static ms_status output_publish(output *out) {
+static ms_status output_sync(output *out) {
     MS_TRY(output_flush(out));
     if (fsync(out->fd) != 0) {
         return ms_fail(MS_ERR_IO, "%s: fsync: %s", out->partial, strerror(errno));
     }
+    return MS_OK;
+}
+
+/* Gives a synced file its final name, durably. */
+static ms_status output_publish(output *out) {
     int fd = out->fd;
     out->fd = -1;
     if (close(fd) != 0) {
@@ -191,8 +196,8 @@ static ms_status check_tokens(const ms_indexed_writer *writer, const int32_t *to
     }
     for (int64_t i = 0; i < count; i++) {
         if (tokens[i] < minimum || tokens[i] > maximum) {
-            return ms_fail(MS_ERR_RANGE, "%s: token id %" PRId32 " does not fit %s", writer->bin.path,
-                           tokens[i], ms_dtype_name(writer->dtype));
+            return ms_fail(MS_ERR_RANGE, "%s: token id %" PRId32 " does not fit %s",
+                           writer->bin.path, tokens[i], ms_dtype_name(writer->dtype));
         }
     }
     return MS_OK;
@@ -249,7 +254,8 @@ ms_status ms_indexed_writer_append(ms_indexed_writer *writer, const ms_indexed *
     MS_TRY(check_usable(writer));
     if (ms_indexed_dtype(data) != writer->dtype ||
         ms_indexed_has_modes(data) != writer->with_modes) {
-        return ms_fail(MS_ERR_MISMATCH, "%s: cannot append %s tokens %s modes to %s tokens %s modes",
+        return ms_fail(MS_ERR_MISMATCH,
+                       "%s: cannot append %s tokens %s modes to %s tokens %s modes",
                        writer->bin.path, ms_dtype_name(ms_indexed_dtype(data)),
                        ms_indexed_has_modes(data) ? "with" : "without",
                        ms_dtype_name(writer->dtype), writer->with_modes ? "with" : "without");
@@ -302,8 +308,8 @@ static ms_status write_index(ms_indexed_writer *writer) {
         MS_TRY(output_write(out, &offset, sizeof offset));
         offset += (int64_t)writer->lengths[i] * (int64_t)writer->token_bytes;
     }
-    MS_TRY(output_write(out, writer->documents,
-                        writer->document_count * sizeof *writer->documents));
+    MS_TRY(
+        output_write(out, writer->documents, writer->document_count * sizeof *writer->documents));
     return writer->with_modes ? output_write(out, writer->modes, writer->length_count) : MS_OK;
 }
 
@@ -312,13 +318,16 @@ ms_status ms_indexed_writer_finish(ms_indexed_writer *writer) {
     if (writer->documents[writer->document_count - 1] != (int64_t)writer->length_count) {
         return ms_fail(MS_ERR_ARGUMENT,
                        "%s: the last %" PRId64 " sequences belong to no document; end it first",
-                       writer->bin.path, (int64_t)writer->length_count -
-                                             writer->documents[writer->document_count - 1]);
+                       writer->bin.path,
+                       (int64_t)writer->length_count -
+                           writer->documents[writer->document_count - 1]);
     }
     writer->failed = true; /* unless all of it works */
     MS_TRY(write_index(writer));
-    MS_TRY(output_flush(&writer->idx)); /* a full disk shows here, before anything is replaced */
-    if (unlink(writer->idx.path) != 0 && errno != ENOENT) { /* an older pair's: not to meet our .bin */
+    MS_TRY(output_sync(&writer->bin)); /* a full disk shows here, before anything is replaced */
+    MS_TRY(output_sync(&writer->idx));
+    if (unlink(writer->idx.path) != 0 &&
+        errno != ENOENT) { /* an older pair's: not to meet our .bin */
         return ms_fail(MS_ERR_IO, "%s: cannot replace: %s", writer->idx.path, strerror(errno));
     }
     MS_TRY(output_publish(&writer->bin));

@@ -1,15 +1,16 @@
 /*
  * JSON documents from outside: config.json, tokenizer.json, safetensors headers and indexes.
  *
- * Stands between jansson and the rooms that read fields: jansson parses, this file bounds the input,
- * refuses duplicate keys and NUL, and turns a wrong field into one sentence with file, key, value and
- * what was expected.
+ * Stands between jansson and the rooms that read fields: jansson parses, this file bounds the
+ * input, refuses duplicate keys and NUL, and turns a wrong field into one sentence with file, key,
+ * value and what was expected.
  *
  * Invariant: an ms_json that was opened holds an object and a name; both die in ms_json_close.
- * Rejected: a table of fields per caller, as for YAML (a config.json has fields that are not ours, so
- * unknown keys are no error and nothing would be gained); JSON_ALLOW_NUL (names go to C strings).
- * jansson's own memory does not come from ms_alloc: setting its allocator would be a process-wide
- * change under the feet of a program that links us.
+ *
+ * Rejected: a table of fields per caller, as for YAML (a config.json has fields that are not ours,
+ * so unknown keys are no error and nothing would be gained); JSON_ALLOW_NUL (names go to C
+ * strings). jansson's own memory does not come from ms_alloc: setting its allocator would be a
+ * process-wide change under the feet of a program that links us.
  */
 #include "format/json.h"
 
@@ -27,8 +28,8 @@ ms_status ms_json_parse(const char *bytes, size_t length, const char *name, ms_j
     json_error_t error;
     json_t *root = json_loadb(bytes, length, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
-        return ms_fail(MS_ERR_FORMAT, "%s: not valid JSON at line %d, column %d (byte %d): %s", name,
-                       error.line, error.column, error.position, error.text);
+        return ms_fail(MS_ERR_FORMAT, "%s: not valid JSON at line %d, column %d (byte %d): %s",
+                       name, error.line, error.column, error.position, error.text);
     }
     if (!json_is_object(root)) {
         json_decref(root);
@@ -84,7 +85,9 @@ const json_t *ms_json_find(const ms_json *json, const char *key) {
     return json_is_null(value) ? NULL : value;
 }
 
-bool ms_json_has(const ms_json *json, const char *key) { return ms_json_find(json, key) != NULL; }
+bool ms_json_has(const ms_json *json, const char *key) {
+    return ms_json_find(json, key) != NULL;
+}
 
 /* What a value is, for messages: its text if it is short, else its type. */
 static const char *describe(const json_t *value, char *buffer, size_t buffer_bytes) {
@@ -110,7 +113,8 @@ static ms_status fail_type(const ms_json *json, const char *key, const json_t *v
 }
 
 static ms_status fail_missing(const ms_json *json, const char *key, const char *expected) {
-    return ms_fail(MS_ERR_NOT_FOUND, "%s: \"%s\" is missing, expected %s", json->name, key, expected);
+    return ms_fail(MS_ERR_NOT_FOUND, "%s: \"%s\" is missing, expected %s", json->name, key,
+                   expected);
 }
 
 ms_status ms_json_need_int(const ms_json *json, const char *key, int64_t minimum, int64_t maximum,
@@ -129,8 +133,9 @@ ms_status ms_json_need_int(const ms_json *json, const char *key, int64_t minimum
         return fail_type(json, key, node, "an integer");
     }
     if (number < minimum || number > maximum) {
-        return ms_fail(MS_ERR_RANGE, "%s: \"%s\" is %" PRId64 ", allowed are %" PRId64 " to %" PRId64,
-                       json->name, key, number, minimum, maximum);
+        return ms_fail(MS_ERR_RANGE,
+                       "%s: \"%s\" is %" PRId64 ", allowed are %" PRId64 " to %" PRId64, json->name,
+                       key, number, minimum, maximum);
     }
     *value = number;
     return MS_OK;

@@ -1,10 +1,10 @@
 /*
  * json.h - reading JSON documents from outside with a bound, and typed getters with plain messages.
  *
- * A document is parsed by jansson. Duplicate keys and strings with NUL are refused. Every error names
- * the file, the key (or line, column and byte) and what was expected. A key is looked up literally
- * first; "rope_scaling.factor" then means key "factor" inside object "rope_scaling". A missing key and
- * a null value are the same. Thread-safe as long as nobody closes the document.
+ * A document is parsed by jansson. Duplicate keys and strings with NUL are refused. Every error
+ * names the file, the key (or line, column and byte) and what was expected. A key is looked up
+ * literally first; "rope_scaling.factor" then means key "factor" inside object "rope_scaling". A
+ * missing key and a null value are the same. Thread-safe as long as nobody closes the document.
  */
 #ifndef MS_FORMAT_JSON_H
 #define MS_FORMAT_JSON_H
@@ -33,8 +33,8 @@ const json_t *ms_json_find(const ms_json *json, const char *key);
 bool ms_json_has(const ms_json *json, const char *key);
 
 /*
- * Values with a default when the key is missing; *value is written only on success. An integer may be
- * written 1e6 or 4096.0 when it is integral. minimum and maximum are inclusive.
+ * Values with a default when the key is missing; *value is written only on success. An integer may
+ * be written 1e6 or 4096.0 when it is integral. minimum and maximum are inclusive.
  */
 ms_status ms_json_get_int(const ms_json *json, const char *key, int64_t default_value,
                           int64_t minimum, int64_t maximum, int64_t *value);

@@ -3,13 +3,17 @@
  *
  * Stands under train/'s metrics (writer) and data/'s builder (reader).
  *
- * Writer: a line is put together in one text and leaves with one write(2) to a file opened for append,
- * so a kill leaves whole lines and at most one cut short; opening for append cuts that one off.
- * Reader: a map of the file and a position. Several readers with disjoint byte ranges, each taking the
- * lines that begin in its own, see every line once. Line numbers cost nothing until an error needs one:
- * then the newlines before it are counted.
- * Rejected: stdio (its locks and buffers hide when bytes leave, and a kill would lose them); storing a
- * line number per reader (a range in the middle does not know how many lines lie before it).
+ * Writer: a line is put together in one text and leaves with one write(2) to a file opened for
+ * append, so a kill leaves whole lines and at most one cut short; opening for append cuts that one
+ * off.
+ *
+ * Reader: a map of the file and a position. Several readers with disjoint byte ranges, each taking
+ * the lines that begin in its own, see every line once. Line numbers cost nothing until an error
+ * needs one: then the newlines before it are counted.
+ *
+ * Rejected: stdio (its locks and buffers hide when bytes leave, and a kill would lose them);
+ * storing a line number per reader (a range in the middle does not know how many lines lie before
+ * it).
  */
 #include "format/jsonl.h"
 
@@ -146,8 +150,8 @@ void ms_jsonl_string(ms_jsonl_writer *writer, const char *key, const char *value
     }
     size_t length = strlen(value);
     if (ms_utf8_valid_prefix(value, length) != length) {
-        writer->status = ms_fail(MS_ERR_ARGUMENT, "%s: the value of \"%s\" is not UTF-8",
-                                 writer->path, key);
+        writer->status =
+            ms_fail(MS_ERR_ARGUMENT, "%s: the value of \"%s\" is not UTF-8", writer->path, key);
         return;
     }
     writer->status = ms_json_append_string(&writer->line, value, length);
@@ -267,8 +271,12 @@ int64_t ms_jsonl_reader_line(const ms_jsonl_reader *reader) {
     return line;
 }
 
-uint64_t ms_jsonl_reader_bytes(const ms_jsonl_reader *reader) { return reader->length; }
-uint64_t ms_jsonl_reader_offset(const ms_jsonl_reader *reader) { return reader->position; }
+uint64_t ms_jsonl_reader_bytes(const ms_jsonl_reader *reader) {
+    return reader->length;
+}
+uint64_t ms_jsonl_reader_offset(const ms_jsonl_reader *reader) {
+    return reader->position;
+}
 
 static bool is_blank(const char *bytes, size_t length) {
     for (size_t i = 0; i < length; i++) {
@@ -327,8 +335,8 @@ ms_status ms_jsonl_reader_next(ms_jsonl_reader *reader, json_t **object) {
         return MS_OK;
     }
     if (reader->object == NULL) {
-        return ms_fail(MS_ERR_FORMAT, "%s:%" PRId64 ": not valid JSON at column %d: %s", reader->name,
-                       ms_jsonl_reader_line(reader), error.column, error.text);
+        return ms_fail(MS_ERR_FORMAT, "%s:%" PRId64 ": not valid JSON at column %d: %s",
+                       reader->name, ms_jsonl_reader_line(reader), error.column, error.text);
     }
     if (!json_is_object(reader->object)) {
         return ms_fail(MS_ERR_FORMAT, "%s:%" PRId64 ": the line must be an object { ... }",
@@ -349,8 +357,8 @@ ms_status ms_jsonl_reader_next_text(ms_jsonl_reader *reader, const char *key, co
     }
     const json_t *value = json_object_get(object, key);
     if (!json_is_string(value)) {
-        return ms_fail(MS_ERR_FORMAT, "%s:%" PRId64 ": %s \"%s\"",
-                       reader->name, ms_jsonl_reader_line(reader),
+        return ms_fail(MS_ERR_FORMAT, "%s:%" PRId64 ": %s \"%s\"", reader->name,
+                       ms_jsonl_reader_line(reader),
                        value == NULL ? "no key" : "no string under the key", key);
     }
     *text = json_string_value(value);

@@ -8,8 +8,11 @@
  *
  * Only that dictionary is understood: three keys, a string, True or False, a tuple of integers. All
  * else is refused with its offset, above all 'O' (pickled objects, which run code when loaded).
+ *
  * Invariant: after ms_npy_parse, data + bytes is the end of the input and bytes == product * size.
- * Rejected: bytes after the array (two arrays saved into one file): a flipped bit in a dim would pass.
+ *
+ * Rejected: bytes after the array (two arrays saved into one file): a flipped bit in a dim would
+ * pass.
  */
 #include "format/npy.h"
 
@@ -122,10 +125,11 @@ static ms_status read_dtype(const scanner *scan, const char *descr, ms_dtype *dt
                  {'i', '4', MS_I32}, {'i', '2', MS_I16}, {'i', '1', MS_I8},  {'u', '8', MS_U64},
                  {'u', '4', MS_U32}, {'u', '2', MS_U16}, {'u', '1', MS_U8},  {'b', '1', MS_BOOL}};
     if (strchr(descr, 'O') != NULL) {
-        return ms_fail(MS_ERR_UNSUPPORTED,
-                       "%s: an array of Python objects: reading it would run what it contains; save "
-                       "it with a numeric dtype",
-                       scan->name);
+        return ms_fail(
+            MS_ERR_UNSUPPORTED,
+            "%s: an array of Python objects: reading it would run what it contains; save "
+            "it with a numeric dtype",
+            scan->name);
     }
     if (strlen(descr) == 3) {
         for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -228,7 +232,8 @@ ms_status ms_npy_parse(const void *bytes, size_t length, const char *name, ms_np
     }
     if (product != length - made.data_offset) {
         return ms_fail(MS_ERR_FORMAT,
-                       "%s: shape and dtype need %zu bytes from byte %" PRIu64 ", the file has %" PRIu64,
+                       "%s: shape and dtype need %zu bytes from byte %" PRIu64
+                       ", the file has %" PRIu64,
                        name, product, made.data_offset, length - made.data_offset);
     }
     made.bytes = product;
@@ -315,4 +320,6 @@ void ms_npy_close(ms_npy *npy) {
     ms_free(npy);
 }
 
-const ms_npy_array *ms_npy_get(const ms_npy *npy) { return &npy->array; }
+const ms_npy_array *ms_npy_get(const ms_npy *npy) {
+    return &npy->array;
+}

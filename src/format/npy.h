@@ -1,8 +1,10 @@
 /*
- * npy.h - NumPy's .npy (versions 1 to 3, C and Fortran order, little-endian numbers) and .npz files.
+ * npy.h - NumPy's .npy (versions 1 to 3, C and Fortran order, little-endian numbers) and .npz
+ * files.
  *
- * Object arrays are refused: reading one would mean running what it contains. Errors name the file and
- * the byte offset. Handles are immutable, except that one .npz may be used by one thread at a time.
+ * Object arrays are refused: reading one would mean running what it contains. Errors name the file
+ * and the byte offset. Handles are immutable, except that one .npz may be used by one thread at a
+ * time.
  */
 #ifndef MS_FORMAT_NPY_H
 #define MS_FORMAT_NPY_H
@@ -33,7 +35,8 @@ ms_status ms_npy_copy(const ms_npy_array *array, void *out);
 
 typedef struct ms_npy ms_npy;
 ms_status ms_npy_open(const char *path, ms_npy **npy);
-/* Takes over memory from ms_alloc that holds a whole .npy file; on failure it stays the caller's. */
+/* Takes over memory from ms_alloc that holds a whole .npy file; on failure it stays the caller's.
+ */
 ms_status ms_npy_adopt(void *memory, size_t length, const char *name, ms_npy **npy);
 void ms_npy_close(ms_npy *npy);
 const ms_npy_array *ms_npy_get(const ms_npy *npy);

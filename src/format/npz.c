@@ -4,8 +4,10 @@
  * Stands beside npy.c: libzip unpacks a member into memory, npy.c checks it.
  *
  * Data: the names of members that end in ".npy", without that ending.
+ *
  * Invariants: a member is unpacked only if the size that the archive states is within the caller's
  * bound, and it must give exactly that many bytes; libzip checks its CRC.
+ *
  * Rejected: maps of stored (not packed) members: savez_compressed is the rule for the sets we read.
  */
 #include <inttypes.h>
@@ -34,8 +36,8 @@ struct ms_npz {
 
 static ms_status list_members(ms_npz *npz) {
     zip_int64_t entries = zip_get_num_entries(npz->archive, 0);
-    MS_TRY(ms_arena_alloc(npz->arena, (size_t)entries * sizeof *npz->members,
-                          (void **)&npz->members));
+    MS_TRY(
+        ms_arena_alloc(npz->arena, (size_t)entries * sizeof *npz->members, (void **)&npz->members));
     for (zip_int64_t i = 0; i < entries; i++) {
         const char *name = zip_get_name(npz->archive, (zip_uint64_t)i, 0);
         size_t length = name != NULL ? strlen(name) : 0;
@@ -52,6 +54,9 @@ static ms_status list_members(ms_npz *npz) {
 }
 
 static ms_status open_archive(ms_npz *npz, const void *bytes, size_t length) {
+    if (length == 0) { /* libzip takes it for an archive without members */
+        return ms_fail(MS_ERR_FORMAT, "%s: the file is empty", npz->path);
+    }
     zip_error_t error;
     zip_error_init(&error);
     zip_source_t *source = zip_source_buffer_create(bytes, length, 0, &error);
@@ -115,7 +120,9 @@ void ms_npz_close(ms_npz *npz) {
     }
 }
 
-int64_t ms_npz_count(const ms_npz *npz) { return npz->count; }
+int64_t ms_npz_count(const ms_npz *npz) {
+    return npz->count;
+}
 
 const char *ms_npz_name(const ms_npz *npz, int64_t index) {
     return index >= 0 && index < npz->count ? npz->members[index].name : NULL;
@@ -154,8 +161,8 @@ ms_status ms_npz_read(ms_npz *npz, const char *member, uint64_t bytes_max, ms_np
         found = strcmp(npz->members[i].name, member) == 0 ? &npz->members[i] : NULL;
     }
     if (found == NULL) {
-        return ms_fail(MS_ERR_NOT_FOUND, "%s: no array \"%s\" among its %" PRId64, npz->path, member,
-                       npz->count);
+        return ms_fail(MS_ERR_NOT_FOUND, "%s: no array \"%s\" among its %" PRId64, npz->path,
+                       member, npz->count);
     }
     zip_stat_t stat;
     if (zip_stat_index(npz->archive, found->index, 0, &stat) != 0 ||
@@ -163,7 +170,8 @@ ms_status ms_npz_read(ms_npz *npz, const char *member, uint64_t bytes_max, ms_np
         return ms_fail(MS_ERR_FORMAT, "%s: member \"%s\": size unknown", npz->path, member);
     }
     if (stat.size > bytes_max) {
-        return ms_fail(MS_ERR_RANGE, "%s: member \"%s\" unpacks to %" PRIu64 " bytes, allowed are %" PRIu64,
+        return ms_fail(MS_ERR_RANGE,
+                       "%s: member \"%s\" unpacks to %" PRIu64 " bytes, allowed are %" PRIu64,
                        npz->path, member, (uint64_t)stat.size, bytes_max);
     }
     uint8_t *memory = NULL;

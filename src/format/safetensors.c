@@ -1,8 +1,8 @@
 /*
  * Reader of one safetensors file.
  *
- * Stands at the bottom of checkpoint loading: a map of the file, the header parsed and checked once,
- * then lookups that cannot fail.
+ * Stands at the bottom of checkpoint loading: a map of the file, the header parsed and checked
+ * once, then lookups that cannot fail.
  *
  *   offset 0     u64 N, little-endian
  *   offset 8     N bytes of JSON: {"name": {"dtype", "shape", "data_offsets": [begin, end)}, ...}
@@ -10,8 +10,11 @@
  *
  * Data: `tensors` in the order of their bytes; `by_name` their indices sorted by name, searched by
  * halving. Both, and the names, live in one arena.
- * Invariants after open: names are unique, tensors follow one another without gap or overlap from the
- * first byte after the header to the end of the file, and bytes == product(dims) * size of dtype.
+ *
+ * Invariants after open: names are unique, tensors follow one another without gap or overlap from
+ * the first byte after the header to the end of the file, and bytes == product(dims) * size of
+ * dtype.
+ *
  * Rejected: files with gaps or trailing bytes (the format forbids them, and a bit flip in an offset
  * would pass); a hash table (a header has hundreds of names, looked up once each).
  */
@@ -65,8 +68,9 @@ static ms_status parse_shape(ms_safetensors *file, ms_safetensors_tensor *tensor
     }
     size_t rank = json_array_size(shape);
     if (rank > MS_SAFETENSORS_DIMS_MAX) {
-        return ms_fail(MS_ERR_UNSUPPORTED, "%s: tensor \"%s\" has %zu dims, at most %d are supported",
-                       file->path, tensor->name, rank, MS_SAFETENSORS_DIMS_MAX);
+        return ms_fail(MS_ERR_UNSUPPORTED,
+                       "%s: tensor \"%s\" has %zu dims, at most %d are supported", file->path,
+                       tensor->name, rank, MS_SAFETENSORS_DIMS_MAX);
     }
     size_t product = ms_dtype_bytes(tensor->dtype);
     for (size_t i = 0; i < rank; i++) {
@@ -99,12 +103,11 @@ static ms_status parse_offsets(ms_safetensors *file, ms_safetensors_tensor *tens
     json_int_t end = json_integer_value(json_array_get(offsets, 1));
     uint64_t data_bytes = file->length - file->data_begin;
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes) {
-        return ms_fail(MS_ERR_FORMAT,
-                       "%s: tensor \"%s\": data_offsets [%" PRId64 ", %" PRId64
-                       ") do not lie in the %" PRIu64 " bytes after offset %" PRIu64
-                       "; the file is truncated or damaged",
-                       file->path, tensor->name, (int64_t)begin, (int64_t)end, data_bytes,
-                       file->data_begin);
+        return ms_fail(
+            MS_ERR_FORMAT,
+            "%s: tensor \"%s\": data_offsets [%" PRId64 ", %" PRId64 ") do not lie in the %" PRIu64
+            " bytes after offset %" PRIu64 "; the file is truncated or damaged",
+            file->path, tensor->name, (int64_t)begin, (int64_t)end, data_bytes, file->data_begin);
     }
     tensor->file_offset = file->data_begin + (uint64_t)begin;
     tensor->bytes = (uint64_t)(end - begin);
@@ -130,8 +133,9 @@ static ms_status parse_tensor(ms_safetensors *file, const char *name, const json
         return ms_fail(MS_ERR_FORMAT, "%s: tensor \"%s\" has no \"dtype\"", file->path, name);
     }
     if (ms_dtype_parse_safetensors(dtype, &tensor->dtype) != MS_OK) {
-        return ms_fail(MS_ERR_UNSUPPORTED, "%s: tensor \"%s\" has dtype \"%.32s\", which is not known",
-                       file->path, name, dtype);
+        return ms_fail(MS_ERR_UNSUPPORTED,
+                       "%s: tensor \"%s\" has dtype \"%.32s\", which is not known", file->path,
+                       name, dtype);
     }
     uint64_t bytes = 0;
     MS_TRY(parse_shape(file, tensor, json_object_get(entry, "shape"), &bytes));
@@ -148,8 +152,8 @@ static ms_status parse_metadata(ms_safetensors *file, json_t *metadata) {
     json_t *value;
     json_object_foreach(metadata, key, value) {
         if (!json_is_string(value)) {
-            return ms_fail(MS_ERR_FORMAT, "%s: \"__metadata__\": \"%s\" is not a string", file->path,
-                           key);
+            return ms_fail(MS_ERR_FORMAT, "%s: \"__metadata__\": \"%s\" is not a string",
+                           file->path, key);
         }
         char *key_copy = NULL, *value_copy = NULL;
         MS_TRY(ms_arena_strdup(file->arena, key, &key_copy));
@@ -188,8 +192,8 @@ static ms_status check_contiguous(const ms_safetensors *file) {
     }
     if (expected != file->length) {
         return ms_fail(MS_ERR_FORMAT,
-                       "%s: %" PRIu64 " bytes after the last tensor, from offset %" PRIu64, file->path,
-                       file->length - expected, expected);
+                       "%s: %" PRIu64 " bytes after the last tensor, from offset %" PRIu64,
+                       file->path, file->length - expected, expected);
     }
     return MS_OK;
 }
@@ -218,7 +222,8 @@ static ms_status parse_entries(ms_safetensors *file, json_t *header) {
     for (int64_t i = 0; i < file->count; i++) {
         file->by_name[i] = i;
     }
-    qsort_r(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names, file->tensors);
+    qsort_r(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names,
+            file->tensors);
     return MS_OK;
 }
 
@@ -236,7 +241,8 @@ static ms_status parse_header(ms_safetensors *file) {
                        file->path, header_bytes, rest);
     }
     if (header_bytes > MS_SAFETENSORS_HEADER_BYTES_MAX) {
-        return ms_fail(MS_ERR_RANGE, "%s: header length at offset 0 is %" PRIu64 ", allowed are %" PRIu64,
+        return ms_fail(MS_ERR_RANGE,
+                       "%s: header length at offset 0 is %" PRIu64 ", allowed are %" PRIu64,
                        file->path, header_bytes, MS_SAFETENSORS_HEADER_BYTES_MAX);
     }
     file->data_begin = LENGTH_BYTES + header_bytes;
@@ -244,7 +250,7 @@ static ms_status parse_header(ms_safetensors *file) {
     json_t *header = json_loadb((const char *)file->bytes + LENGTH_BYTES, (size_t)header_bytes,
                                 JSON_REJECT_DUPLICATES, &error);
     if (header == NULL) {
-        return ms_fail(MS_ERR_FORMAT, "%s: header is not valid JSON at offset %d: %s", file->path,
+        return ms_fail(MS_ERR_FORMAT, "%s: header is not valid JSON near offset %d: %s", file->path,
                        LENGTH_BYTES + error.position, error.text);
     }
     ms_status status = json_is_object(header)
@@ -307,9 +313,13 @@ void ms_safetensors_close(ms_safetensors *file) {
     }
 }
 
-const char *ms_safetensors_path(const ms_safetensors *file) { return file->path; }
+const char *ms_safetensors_path(const ms_safetensors *file) {
+    return file->path;
+}
 
-int64_t ms_safetensors_count(const ms_safetensors *file) { return file->count; }
+int64_t ms_safetensors_count(const ms_safetensors *file) {
+    return file->count;
+}
 
 const ms_safetensors_tensor *ms_safetensors_at(const ms_safetensors *file, int64_t index) {
     return index >= 0 && index < file->count ? &file->tensors[index] : NULL;

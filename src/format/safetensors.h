@@ -1,9 +1,9 @@
 /*
- * safetensors.h - tensors in files: reader over a map, Hugging Face model directories, and layouts of
- * files that several ranks write together.
+ * safetensors.h - tensors in files: reader over a map, Hugging Face model directories, and layouts
+ * of files that several ranks write together.
  *
- * A file is: u64 header length N (little-endian), N bytes of JSON, then the tensors' bytes without a
- * gap. Everything is checked at open; after that every pointer is inside the map. Errors name the
+ * A file is: u64 header length N (little-endian), N bytes of JSON, then the tensors' bytes without
+ * a gap. Everything is checked at open; after that every pointer is inside the map. Errors name the
  * file, the tensor and the byte offset. Handles are immutable: any number of threads may read.
  */
 #ifndef MS_FORMAT_SAFETENSORS_H
@@ -49,8 +49,8 @@ const ms_safetensors_tensor *ms_safetensors_find(const ms_safetensors *file, con
 const char *ms_safetensors_metadata(const ms_safetensors *file, const char *key);
 
 /*
- * The weights of a model: a directory with model.safetensors, or with model.safetensors.index.json and
- * the files it names (which must lie in the directory), or the path of one such file.
+ * The weights of a model: a directory with model.safetensors, or with model.safetensors.index.json
+ * and the files it names (which must lie in the directory), or the path of one such file.
  */
 typedef struct ms_weights ms_weights;
 ms_status ms_weights_open(const char *path, ms_weights **weights);
@@ -61,8 +61,8 @@ const ms_safetensors_tensor *ms_weights_find(const ms_weights *weights, const ch
 
 /*
  * Writing. A layout says, before any byte is written, which files there will be, their headers and
- * where each tensor goes; it depends on the list alone, so every rank computes the same one and writes
- * its slices with ms_file_write_at.
+ * where each tensor goes; it depends on the list alone, so every rank computes the same one and
+ * writes its slices with ms_file_write_at.
  */
 typedef struct ms_safetensors_spec {
     const char *name;
@@ -76,17 +76,18 @@ typedef struct ms_safetensors_pair {
 } ms_safetensors_pair;
 
 typedef struct ms_safetensors_place {
-    int file; /* index of the file */
+    int file;        /* index of the file */
     uint64_t offset; /* of the tensor's first byte, from the start of that file */
     uint64_t bytes;
 } ms_safetensors_place;
 
 typedef struct ms_safetensors_layout ms_safetensors_layout;
 /*
- * Tensors stay in the order given. base_name "model" gives "model.safetensors", or, when the tensors
- * take more than file_bytes_max (0: no limit), "model-00001-of-00002.safetensors" and so on, each
- * holding at least one tensor. Strings of pairs go into __metadata__ of every file; "format": "pt",
- * which Hugging Face's loader asks for, is added unless given. Everything is copied.
+ * Tensors stay in the order given. base_name "model" gives "model.safetensors", or, when the
+ * tensors take more than file_bytes_max (0: no limit), "model-00001-of-00002.safetensors" and so
+ * on, each holding at least one tensor. Strings of pairs go into __metadata__ of every file;
+ * "format": "pt", which Hugging Face's loader asks for, is added unless given. Everything is
+ * copied.
  */
 ms_status ms_safetensors_layout_create(const ms_safetensors_spec *specs, int64_t spec_count,
                                        const ms_safetensors_pair *pairs, int pair_count,
@@ -95,7 +96,8 @@ ms_status ms_safetensors_layout_create(const ms_safetensors_spec *specs, int64_t
 void ms_safetensors_layout_destroy(ms_safetensors_layout *layout);
 int ms_safetensors_layout_file_count(const ms_safetensors_layout *layout);
 const char *ms_safetensors_layout_file_name(const ms_safetensors_layout *layout, int file);
-/* The header as it stands at offset 0 of the file: length, JSON and padding; a multiple of 64 bytes. */
+/* The header as it stands at offset 0 of the file: length, JSON and padding; a multiple of 64
+ * bytes. */
 const void *ms_safetensors_layout_header(const ms_safetensors_layout *layout, int file,
                                          size_t *bytes);
 uint64_t ms_safetensors_layout_file_bytes(const ms_safetensors_layout *layout, int file);

@@ -1,17 +1,19 @@
 /*
  * Layouts of safetensors files: what a save will write where, known before the first byte.
  *
- * Stands between checkpoint/ (which hands in the list of logical tensors) and the ranks, each of which
- * writes its slices at the offsets given here. Pure: the same list gives the same headers and offsets
- * on every rank, so nothing is sent around.
+ * Stands between checkpoint/ (which hands in the list of logical tensors) and the ranks, each of
+ * which writes its slices at the offsets given here. Pure: the same list gives the same headers and
+ * offsets on every rank, so nothing is sent around.
  *
  * Data: `files`, each with its ready header and the run [first, first + count) of tensors it holds;
  * `places`, one for each tensor, by its index in the caller's list.
- * Invariants: a header's bytes (8 + padded JSON) are a multiple of 64, so pages and vector loads start
- * aligned; tensors of a file are back to back in the order given; a file holds at least one tensor,
- * and no more bytes than asked for unless a single tensor is larger.
- * Rejected: sorting tensors by size of dtype as the Rust writer does (the order of the model's graph is
- * the order in which a loader wants them, and all our dtypes of one file are alike).
+ *
+ * Invariants: a header's bytes (8 + padded JSON) are a multiple of 64, so pages and vector loads
+ * start aligned; tensors of a file are back to back in the order given; a file holds at least one
+ * tensor, and no more bytes than asked for unless a single tensor is larger.
+ *
+ * Rejected: sorting tensors by size of dtype as the Rust writer does (the order of the model's
+ * graph is the order in which a loader wants them, and all our dtypes of one file are alike).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -73,15 +75,19 @@ static ms_status check_unique(const ms_safetensors_layout *layout) {
 
 static ms_status spec_bytes(const ms_safetensors_spec *spec, uint64_t *bytes) {
     if (spec->rank < 0 || spec->rank > MS_SAFETENSORS_DIMS_MAX) {
-        return ms_fail(MS_ERR_ARGUMENT, "safetensors layout: tensor \"%s\" has %d dims, allowed are 0 "
-                       "to %d", spec->name, spec->rank, MS_SAFETENSORS_DIMS_MAX);
+        return ms_fail(MS_ERR_ARGUMENT,
+                       "safetensors layout: tensor \"%s\" has %d dims, allowed are 0 "
+                       "to %d",
+                       spec->name, spec->rank, MS_SAFETENSORS_DIMS_MAX);
     }
     size_t product = ms_dtype_bytes(spec->dtype);
     for (int i = 0; i < spec->rank; i++) {
         if (spec->dims[i] < 0 || !ms_size_mul(product, (size_t)spec->dims[i], &product) ||
             product > (size_t)INT64_MAX) {
-            return ms_fail(MS_ERR_ARGUMENT, "safetensors layout: tensor \"%s\": dim %d is %" PRId64
-                           ", which is negative or makes it too large", spec->name, i, spec->dims[i]);
+            return ms_fail(MS_ERR_ARGUMENT,
+                           "safetensors layout: tensor \"%s\": dim %d is %" PRId64
+                           ", which is negative or makes it too large",
+                           spec->name, i, spec->dims[i]);
         }
     }
     *bytes = product;
@@ -94,8 +100,10 @@ static ms_status copy_specs(ms_safetensors_layout *layout, const ms_safetensors_
         size_t length = strlen(name);
         if (length == 0 || strcmp(name, "__metadata__") == 0 ||
             ms_utf8_valid_prefix(name, length) != length) {
-            return ms_fail(MS_ERR_ARGUMENT, "safetensors layout: tensor %" PRId64 " has the name \"%s\", "
-                           "which is empty, reserved or not UTF-8", i, name);
+            return ms_fail(MS_ERR_ARGUMENT,
+                           "safetensors layout: tensor %" PRId64 " has the name \"%s\", "
+                           "which is empty, reserved or not UTF-8",
+                           i, name);
         }
         char *copy = NULL;
         MS_TRY(ms_arena_strdup(layout->arena, name, &copy));
@@ -105,7 +113,8 @@ static ms_status copy_specs(ms_safetensors_layout *layout, const ms_safetensors_
         if (__builtin_add_overflow(layout->total_bytes, layout->places[i].bytes,
                                    &layout->total_bytes) ||
             layout->total_bytes > (uint64_t)INT64_MAX) {
-            return ms_fail(MS_ERR_ARGUMENT, "safetensors layout: tensors take more than 2^63 bytes");
+            return ms_fail(MS_ERR_ARGUMENT,
+                           "safetensors layout: tensors take more than 2^63 bytes");
         }
     }
     return check_unique(layout);
@@ -124,13 +133,13 @@ static ms_status copy_pairs(ms_safetensors_layout *layout, const ms_safetensors_
         has_format = has_format || strcmp(key, "format") == 0;
     }
     if (!has_format) {
-        layout->pairs[layout->pair_count++] =
-            (ms_safetensors_pair){.key = "format", .value = "pt"};
+        layout->pairs[layout->pair_count++] = (ms_safetensors_pair){.key = "format", .value = "pt"};
     }
     return MS_OK;
 }
 
-/* Assigns tensors to files and offsets within the data of a file (the header's bytes come later). */
+/* Assigns tensors to files and offsets within the data of a file (the header's bytes come later).
+ */
 static ms_status assign(ms_safetensors_layout *layout, uint64_t file_bytes_max) {
     /* At most one file a tensor, and one file when there is none. */
     MS_TRY(ms_arena_alloc(layout->arena, ((size_t)layout->tensor_count + 1) * sizeof *layout->files,
@@ -139,11 +148,13 @@ static ms_status assign(ms_safetensors_layout *layout, uint64_t file_bytes_max) 
     layout_file *file = &layout->files[0];
     for (int64_t i = 0; i < layout->tensor_count; i++) {
         ms_safetensors_place *place = &layout->places[i];
-        if (file_bytes_max != 0 && file->count > 0 &&
+        if (file_bytes_max != 0 && file->count > 0 && place->bytes > 0 &&
             file->data_bytes + place->bytes > file_bytes_max) { /* both below 2^63 */
             if (layout->file_count == FILE_COUNT_MAX) {
-                return ms_fail(MS_ERR_ARGUMENT, "safetensors layout: more than %d files of %" PRIu64
-                               " bytes; allow larger files", FILE_COUNT_MAX, file_bytes_max);
+                return ms_fail(MS_ERR_ARGUMENT,
+                               "safetensors layout: more than %d files of %" PRIu64
+                               " bytes; allow larger files",
+                               FILE_COUNT_MAX, file_bytes_max);
             }
             file = &layout->files[layout->file_count++];
             file->first = i;
@@ -191,7 +202,8 @@ static ms_status emit_header(const ms_safetensors_layout *layout, const layout_f
         MS_TRY(ms_text_append(json, " ", 1));
     }
     if (json->length > MS_SAFETENSORS_HEADER_BYTES_MAX) {
-        return ms_fail(MS_ERR_ARGUMENT, "safetensors layout: header takes %zu bytes, allowed are %" PRIu64,
+        return ms_fail(MS_ERR_ARGUMENT,
+                       "safetensors layout: header takes %zu bytes, allowed are %" PRIu64,
                        json->length, MS_SAFETENSORS_HEADER_BYTES_MAX);
     }
     return MS_OK;
@@ -205,7 +217,8 @@ static ms_status finish_file(ms_safetensors_layout *layout, const char *base_nam
         MS_TRY_GOTO(ms_text_printf(&text, "%s.safetensors", base_name), release_text);
     } else {
         MS_TRY_GOTO(ms_text_printf(&text, "%s-%05d-of-%05d.safetensors", base_name, index + 1,
-                                   layout->file_count), release_text);
+                                   layout->file_count),
+                    release_text);
     }
     MS_TRY_GOTO(ms_arena_strdup(layout->arena, text.bytes, &file->name), release_text);
     ms_text_clear(&text);
@@ -230,8 +243,7 @@ static ms_status build(ms_safetensors_layout *layout, const ms_safetensors_spec 
                        uint64_t file_bytes_max) {
     size_t count = (size_t)layout->tensor_count;
     MS_TRY(ms_arena_alloc(layout->arena, count * sizeof *layout->specs, (void **)&layout->specs));
-    MS_TRY(ms_arena_alloc(layout->arena, count * sizeof *layout->places,
-                          (void **)&layout->places));
+    MS_TRY(ms_arena_alloc(layout->arena, count * sizeof *layout->places, (void **)&layout->places));
     MS_TRY(copy_specs(layout, specs));
     MS_TRY(copy_pairs(layout, pairs, pair_count));
     MS_TRY(assign(layout, file_bytes_max));
@@ -303,8 +315,9 @@ const char *ms_safetensors_layout_index_name(const ms_safetensors_layout *layout
 }
 
 ms_status ms_safetensors_layout_index(const ms_safetensors_layout *layout, ms_text *json) {
-    MS_TRY(ms_text_printf(json, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
-                          "\n  },\n  \"weight_map\": {\n", layout->total_bytes));
+    MS_TRY(ms_text_printf(
+        json, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {\n",
+        layout->total_bytes));
     for (int64_t i = 0; i < layout->tensor_count; i++) {
         const char *name = layout->specs[i].name;
         MS_TRY(ms_text_append(json, "    ", 4));
@@ -317,8 +330,8 @@ ms_status ms_safetensors_layout_index(const ms_safetensors_layout *layout, ms_te
     return ms_text_append_z(json, "  }\n}\n");
 }
 
-static ms_status write_contents(const ms_safetensors_layout *layout, const layout_file *file, int fd,
-                                const char *path, const void *const *data) {
+static ms_status write_contents(const ms_safetensors_layout *layout, const layout_file *file,
+                                int fd, const char *path, const void *const *data) {
     MS_TRY(ms_file_write_at(fd, path, file->header, file->header_bytes, 0));
     for (int64_t i = file->first; i < file->first + file->count; i++) {
         const ms_safetensors_place *place = &layout->places[i];

@@ -6,11 +6,14 @@
  *   dir/model.safetensors                      one file, or
  *   dir/model.safetensors.index.json           {"weight_map": {tensor: file, ...}}
  *
- * Data: `files`, each open once; `entries`, pointers to their tensors sorted by name. With an index, its
- * weight_map decides: a tensor it does not name is not there, one it names must be in that file.
+ * Data: `files`, each open once; `entries`, pointers to their tensors sorted by name. With an
+ * index, its weight_map decides: a tensor it does not name is not there, one it names must be in
+ * that file.
+ *
  * Invariant: a file name of the index is a plain name inside the directory (no slash, not "." or
- * ".."), so an index from outside cannot make us read another place.
- * When both are there the single file is taken, as Hugging Face's loader does.
+ * ".."), so an index from outside cannot make us read another place. When both are there the single
+ * file is taken, as Hugging Face's loader does.
+ *
  * Rejected: taking every *.safetensors of a directory (adapters and duplicates lie beside models).
  */
 #include <inttypes.h>
@@ -58,13 +61,15 @@ static ms_status open_single(ms_weights *weights, const char *path) {
 static ms_status check_file_name(const char *index_path, const char *tensor, const json_t *value) {
     const char *name = json_string_value(value);
     if (name == NULL) {
-        return ms_fail(MS_ERR_FORMAT, "%s: weight_map: \"%s\" is not a file name", index_path, tensor);
+        return ms_fail(MS_ERR_FORMAT, "%s: weight_map: \"%s\" is not a file name", index_path,
+                       tensor);
     }
     if (name[0] == '\0' || name[0] == '.' || strpbrk(name, "/\\") != NULL) {
-        return ms_fail(MS_ERR_FORMAT,
-                       "%s: weight_map: \"%s\" names file \"%.200s\"; it must be a plain name in the "
-                       "same directory",
-                       index_path, tensor, name);
+        return ms_fail(
+            MS_ERR_FORMAT,
+            "%s: weight_map: \"%s\" names file \"%.200s\"; it must be a plain name in the "
+            "same directory",
+            index_path, tensor, name);
     }
     return MS_OK;
 }
@@ -99,8 +104,10 @@ static ms_status read_map(ms_weights *weights, const char *dir, const ms_json *i
         MS_TRY(need_file(weights, dir, json_string_value(value), &file));
         const ms_safetensors_tensor *tensor = ms_safetensors_find(file, name);
         if (tensor == NULL) {
-            return ms_fail(MS_ERR_MISMATCH, "%s: says that tensor \"%s\" is in %s, which has none of "
-                           "that name", index->name, name, ms_safetensors_path(file));
+            return ms_fail(MS_ERR_MISMATCH,
+                           "%s: says that tensor \"%s\" is in %s, which has none of "
+                           "that name",
+                           index->name, name, ms_safetensors_path(file));
         }
         weights->entries[weights->entry_count++] = tensor;
     }
@@ -157,7 +164,9 @@ void ms_weights_close(ms_weights *weights) {
     ms_free(weights);
 }
 
-int64_t ms_weights_count(const ms_weights *weights) { return (int64_t)weights->entry_count; }
+int64_t ms_weights_count(const ms_weights *weights) {
+    return (int64_t)weights->entry_count;
+}
 
 const ms_safetensors_tensor *ms_weights_at(const ms_weights *weights, int64_t index) {
     return index >= 0 && index < (int64_t)weights->entry_count ? weights->entries[index] : NULL;

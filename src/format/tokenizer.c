@@ -6,10 +6,12 @@
  * tokenizer_files.c, training in tokenizer_train.c.
  *
  * Invariants: a tokenizer is never written to after it was made (all state of an encode is in the
- * scratch); ids handed out are in [0, vocabulary size); a failed encode leaves the caller's array as
- * it was.
+ * scratch); ids handed out are in [0, vocabulary size); a failed encode leaves the caller's array
+ * as it was.
+ *
  * Rejected: a table of functions per kind (two of four kinds are five lines each).
  */
+#define _GNU_SOURCE /* memmem */
 #include "format/tokenizer_internal.h"
 
 #include <inttypes.h>
@@ -52,15 +54,23 @@ void ms_tokenizer_destroy(ms_tokenizer *tokenizer) {
     ms_arena_destroy(tokenizer->arena); /* holds the tokenizer itself */
 }
 
-ms_tokenizer_kind ms_tokenizer_kind_get(const ms_tokenizer *tokenizer) { return tokenizer->kind; }
+ms_tokenizer_kind ms_tokenizer_kind_get(const ms_tokenizer *tokenizer) {
+    return tokenizer->kind;
+}
 
 int64_t ms_tokenizer_vocabulary_size(const ms_tokenizer *tokenizer) {
     return (int64_t)tokenizer->vocabulary.count;
 }
 
-int32_t ms_tokenizer_bos(const ms_tokenizer *tokenizer) { return tokenizer->bos; }
-int32_t ms_tokenizer_eos(const ms_tokenizer *tokenizer) { return tokenizer->eos; }
-int32_t ms_tokenizer_pad(const ms_tokenizer *tokenizer) { return tokenizer->pad; }
+int32_t ms_tokenizer_bos(const ms_tokenizer *tokenizer) {
+    return tokenizer->bos;
+}
+int32_t ms_tokenizer_eos(const ms_tokenizer *tokenizer) {
+    return tokenizer->eos;
+}
+int32_t ms_tokenizer_pad(const ms_tokenizer *tokenizer) {
+    return tokenizer->pad;
+}
 
 bool ms_tokenizer_is_special(const ms_tokenizer *tokenizer, int32_t id) {
     return ms__vocabulary_has(&tokenizer->vocabulary, id) &&
@@ -77,7 +87,8 @@ int32_t ms_tokenizer_find(const ms_tokenizer *tokenizer, const char *bytes, size
     if (tokenizer->kind != MS_TOKENIZER_CODE_POINT_BPE) {
         return ms__vocabulary_find(&tokenizer->vocabulary, bytes, length);
     }
-    const ms_vocabulary *vocabulary = &tokenizer->vocabulary; /* what decode writes is not the key */
+    const ms_vocabulary *vocabulary =
+        &tokenizer->vocabulary; /* what decode writes is not the key */
     for (size_t id = 0; id < vocabulary->count; id++) {
         const ms_token *token = &vocabulary->tokens[id];
         if ((token->flags & MS_TOKEN_PRESENT) != 0 && token->decoded_length == length &&
@@ -165,7 +176,22 @@ typedef struct encoder {
 
 static ms_status encode_word(void *context, const char *word, size_t length) {
     encoder *run = context;
-    return ms__merge_word(run->tokenizer, run->scratch, word, length, run->tokens);
+    const size_t mark = sizeof MS_WORD_MARK - 1;
+    size_t done = 0;
+    while (run->tokenizer->cut_at_marks && done < length) {
+        size_t from = done; /* behind the marks that the word begins with */
+        while (length - from >= mark && memcmp(word + from, MS_WORD_MARK, mark) == 0) {
+            from += mark;
+        }
+        const char *next = memmem(word + from, length - from, MS_WORD_MARK, mark);
+        if (next == NULL) {
+            break;
+        }
+        size_t end = (size_t)(next - word);
+        MS_TRY(ms__merge_word(run->tokenizer, run->scratch, word + done, end - done, run->tokens));
+        done = end;
+    }
+    return ms__merge_word(run->tokenizer, run->scratch, word + done, length - done, run->tokens);
 }
 
 /* A segment in normal form: cut at the added tokens that are looked for there, then into words. */
@@ -222,8 +248,9 @@ static ms_status encode_code_points(const ms_tokenizer *tokenizer, const char *t
     for (size_t i = 0; i < length;) {
         uint32_t code_point;
         size_t bytes = (size_t)ms_utf8_decode(text + i, length - i, &code_point);
-        int32_t id = code_point < 128 ? tokenizer->byte_ids[code_point]
-                                      : ms__vocabulary_find(&tokenizer->vocabulary, text + i, bytes);
+        int32_t id = code_point < 128
+                         ? tokenizer->byte_ids[code_point]
+                         : ms__vocabulary_find(&tokenizer->vocabulary, text + i, bytes);
         if (id < 0) {
             return ms_fail(MS_ERR_RANGE,
                            "character U+%04" PRIX32 " at byte %zu is not among the %zu of the char "

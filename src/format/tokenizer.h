@@ -41,7 +41,8 @@ void ms_tokens_release(ms_tokens *tokens);
 /*
  * Loads by content:
  *   a directory   with tokenizer.json, or vocab.json/encoder.json and merges.txt/vocab.bpe, or one
- *                 *.tiktoken file; tokenizer_config.json there, if any, says which ids begin and end
+ *                 *.tiktoken file; tokenizer_config.json there, if any, names the ids
+ *                 that begin and end a text
  *   *.json        tokenizer.json, or {"pieces": [[piece, score], ...]} (SentencePiece as text)
  *   *.tiktoken    a rank file; its name (r50k_base, cl100k_base, o200k_base) chooses the pattern
  */
@@ -52,8 +53,8 @@ ms_status ms_tokenizer_load_memory(const char *bytes, size_t length, const char 
 /* GPT-2's two files: token -> id as JSON, and one merge a line. */
 ms_status ms_tokenizer_load_gpt2(const char *vocabulary_path, const char *merges_path,
                                  ms_tokenizer **tokenizer);
-/* encoding: "r50k_base", "cl100k_base", "o200k_base" (with their special tokens), or another text: the
- * pre-tokenizer's regular expression. */
+/* encoding: "r50k_base", "cl100k_base", "o200k_base" (with their special tokens), or another text:
+ * the pre-tokenizer's regular expression. */
 ms_status ms_tokenizer_load_tiktoken(const char *path, const char *encoding,
                                      ms_tokenizer **tokenizer);
 ms_status ms_tokenizer_create_byte(ms_tokenizer **tokenizer);
@@ -73,7 +74,8 @@ int32_t ms_tokenizer_bos(const ms_tokenizer *tokenizer);
 int32_t ms_tokenizer_eos(const ms_tokenizer *tokenizer);
 int32_t ms_tokenizer_pad(const ms_tokenizer *tokenizer);
 bool ms_tokenizer_is_special(const ms_tokenizer *tokenizer, int32_t id);
-/* The id of a token given by its bytes, as ms_tokenizer_id_bytes returns them; -1 when there is none. */
+/* The id of a token given by its bytes, as ms_tokenizer_id_bytes returns them; -1 when there is
+ * none. */
 int32_t ms_tokenizer_find(const ms_tokenizer *tokenizer, const char *bytes, size_t length);
 /* What an id stands for, owned by the tokenizer; MS_ERR_RANGE when there is no such id. */
 ms_status ms_tokenizer_id_bytes(const ms_tokenizer *tokenizer, int32_t id, const char **bytes,
@@ -85,14 +87,15 @@ ms_status ms_tokenizer_scratch_create(const ms_tokenizer *tokenizer,
 void ms_tokenizer_scratch_destroy(ms_tokenizer_scratch *scratch);
 
 /* Flags of encode. */
-#define MS_ENCODE_SPECIAL 1u /* special tokens written in the text become their ids; else plain text */
-#define MS_ENCODE_BOS 2u     /* put the beginning-of-text id first, if the tokenizer has one */
-#define MS_ENCODE_EOS 4u     /* put the end-of-text id last, if it has one */
+#define MS_ENCODE_SPECIAL                                                                          \
+    1u                   /* special tokens written in the text become their ids; else plain text */
+#define MS_ENCODE_BOS 2u /* put the beginning-of-text id first, if the tokenizer has one */
+#define MS_ENCODE_EOS 4u /* put the end-of-text id last, if it has one */
 
 /*
- * Appends the ids of a text. Text that is not UTF-8 is MS_ERR_FORMAT with the byte's offset (the byte
- * tokenizer takes anything); a character that a char tokenizer does not know is MS_ERR_RANGE. On failure
- * the array keeps its count.
+ * Appends the ids of a text. Text that is not UTF-8 is MS_ERR_FORMAT with the byte's offset (the
+ * byte tokenizer takes anything); a character that a char tokenizer does not know is MS_ERR_RANGE.
+ * On failure the array keeps its count.
  */
 ms_status ms_tokenizer_encode(const ms_tokenizer *tokenizer, ms_tokenizer_scratch *scratch,
                               const char *text, size_t length, unsigned flags, ms_tokens *tokens);
@@ -108,22 +111,23 @@ ms_status ms_tokenizer_decode(const ms_tokenizer *tokenizer, const int32_t *ids,
                               unsigned flags, ms_text *text);
 
 /*
- * Training a byte-level BPE vocabulary: the most frequent pair of tokens inside a word becomes a token,
- * again and again; among equal counts the pair of smaller ids wins. The result depends on the text
- * alone (and not on how it was cut into documents at word borders).
+ * Training a byte-level BPE vocabulary: the most frequent pair of tokens inside a word becomes a
+ * token, again and again; among equal counts the pair of smaller ids wins. The result depends on
+ * the text alone (and not on how it was cut into documents at word borders).
  */
 typedef struct ms_tokenizer_trainer ms_tokenizer_trainer;
 typedef struct ms_tokenizer_train_options {
-    int64_t vocabulary_size; /* 256 bytes + merges + special tokens */
-    int64_t pair_count_min;  /* 0: 2; rarer pairs are never merged */
-    const char *pattern;     /* NULL: GPT-2's */
+    int64_t vocabulary_size;           /* 256 bytes + merges + special tokens */
+    int64_t pair_count_min;            /* 0: 2; rarer pairs are never merged */
+    const char *pattern;               /* NULL: GPT-2's */
     const char *const *special_tokens; /* get the last ids; may be NULL */
     int special_token_count;
 } ms_tokenizer_train_options;
 ms_status ms_tokenizer_trainer_create(const ms_tokenizer_train_options *options,
                                       ms_tokenizer_trainer **trainer);
 ms_status ms_tokenizer_trainer_add(ms_tokenizer_trainer *trainer, const char *text, size_t length);
-/* May be called once. progress may be NULL; it is called now and then with the tokens made so far. */
+/* May be called once. progress may be NULL; it is called now and then with the tokens made so far.
+ */
 ms_status ms_tokenizer_trainer_finish(ms_tokenizer_trainer *trainer,
                                       void (*progress)(int64_t done, int64_t total, void *context),
                                       void *context, ms_tokenizer **tokenizer);

@@ -2,12 +2,15 @@
  * Added tokens: texts such as "<|endoftext|>" that are one id whatever the merges say.
  *
  * Stands first in encode: the text is cut at them before anything else touches it. Special ones are
- * only recognised when the caller asks (text from outside must not be able to end a document); others
- * always are. Those marked `normalized` are looked for in the normal form of what lies between.
+ * only recognised when the caller asks (text from outside must not be able to end a document);
+ * others always are. Those marked `normalized` are looked for in the normal form of what lies
+ * between.
  *
- * Data: the tokens, longest first, so that the first that fits is the longest; a table of first bytes
- * makes the search pass over text at the speed of a scan.
- * Rejected: an automaton for all of them at once (there are tens to hundreds, nearly all begin "<|").
+ * Data: the tokens, longest first, so that the first that fits is the longest; a table of first
+ * bytes makes the search pass over text at the speed of a scan.
+ *
+ * Rejected: an automaton for all of them at once (there are tens to hundreds, nearly all begin
+ * "<|").
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -29,13 +32,14 @@ static ms_status parse_one(ms_tokenizer *tokenizer, const json_t *node, const ch
     const json_t *id = json_object_get(node, "id");
     const char *content = json_string_value(json_object_get(node, "content"));
     if (!json_is_integer(id) || content == NULL || content[0] == '\0') {
-        return ms_fail(MS_ERR_FORMAT, "%s: an added token lacks an \"id\" or its \"content\"", name);
+        return ms_fail(MS_ERR_FORMAT, "%s: an added token lacks an \"id\" or its \"content\"",
+                       name);
     }
     json_int_t number = json_integer_value(id);
     if (number < 0 || number >= MS_TOKENIZER_VOCABULARY_MAX) {
-        return ms_fail(MS_ERR_RANGE, "%s: added token \"%.64s\" has id %" PRId64
-                       ", allowed are 0 to %" PRId64, name, content, (int64_t)number,
-                       MS_TOKENIZER_VOCABULARY_MAX - 1);
+        return ms_fail(MS_ERR_RANGE,
+                       "%s: added token \"%.64s\" has id %" PRId64 ", allowed are 0 to %" PRId64,
+                       name, content, (int64_t)number, MS_TOKENIZER_VOCABULARY_MAX - 1);
     }
     *token = (ms_added_token){
         .length = strlen(content),
@@ -54,7 +58,8 @@ static ms_status enter(ms_tokenizer *tokenizer, const ms_added_token *token, con
     ms_vocabulary *vocabulary = &tokenizer->vocabulary;
     unsigned flags = MS_TOKEN_ADDED | (token->special ? MS_TOKEN_SPECIAL : 0u);
     if (!ms__vocabulary_has(vocabulary, token->id)) {
-        /* LITERAL: a word of the same bytes still goes through the merges, as it is not this token. */
+        /* LITERAL: a word of the same bytes still goes through the merges, as it is not this token.
+         */
         return ms__vocabulary_add(vocabulary, token->id, token->content, token->length,
                                   flags | MS_TOKEN_LITERAL | MS_TOKEN_OUTSIDE, name);
     }

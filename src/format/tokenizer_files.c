@@ -1,13 +1,15 @@
 /*
- * Tokenizers from everything that is not a tokenizer.json: GPT-2's two files, tiktoken's rank files,
- * SentencePiece pieces written as text, and the two made from nothing (byte) or from a text (char).
+ * Tokenizers from everything that is not a tokenizer.json: GPT-2's two files, tiktoken's rank
+ * files, SentencePiece pieces written as text, and the two made from nothing (byte) or from a text
+ * (char).
  *
- * Stands beside tokenizer_json.c: each builds the document that a tokenizer.json would have had, so that
- * all of them configure, finish and save in one way.
+ * Stands beside tokenizer_json.c: each builds the document that a tokenizer.json would have had, so
+ * that all of them configure, finish and save in one way.
  *
- * tiktoken: a file has "base64 rank" a line and means: of all neighbours whose joined bytes are in the
- * file, join those of the lowest rank. So every cut of every token into two tokens is a merge with the
- * token's rank. SentencePiece: the same with scores, highest first.
+ * tiktoken: a file has "base64 rank" a line and means: of all neighbours whose joined bytes are in
+ * the file, join those of the lowest rank. So every cut of every token into two tokens is a merge
+ * with the token's rank. SentencePiece: the same with scores, highest first.
+ *
  * Rejected: keeping ranks by joined bytes at run time (a hash of bytes for each pair of neighbours;
  * pairs of ids are several times faster).
  */
@@ -26,8 +28,8 @@
 /* ---- configurations ---- */
 
 json_t *ms__byte_level_config(const char *pattern) {
-    json_t *byte_level = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-                                   "trim_offsets", 1, "use_regex", pattern == NULL);
+    json_t *byte_level = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space",
+                                   0, "trim_offsets", 1, "use_regex", pattern == NULL);
     json_t *split = json_incref(byte_level); /* cuts by GPT-2's pattern, or not at all */
     if (pattern != NULL && pattern[0] != '\0') {
         json_decref(split);
@@ -35,18 +37,19 @@ json_t *ms__byte_level_config(const char *pattern) {
                           "pretokenizers", "type", "Split", "pattern", "Regex", pattern, "behavior",
                           "Isolated", "invert", 0, byte_level);
     }
-    return json_pack("{s:s, s:n, s:n, s:[], s:n, s:o, s:O, s:o, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, "
-                     "s:b}}",
-                     "version", "1.0", "truncation", "padding", "added_tokens", "normalizer",
-                     "pre_tokenizer", split, "post_processor", byte_level, "decoder", byte_level,
-                     "model", "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix",
-                     "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0);
+    return json_pack(
+        "{s:s, s:n, s:n, s:[], s:n, s:o, s:O, s:o, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, "
+        "s:b}}",
+        "version", "1.0", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+        split, "post_processor", byte_level, "decoder", byte_level, "model", "type", "BPE",
+        "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
+        "byte_fallback", 0, "ignore_merges", 0);
 }
 
 ms_status ms__config_add_special(json_t *config, const char *content, int64_t id) {
-    json_t *token = json_pack("{s:I, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)id, "content",
-                              content, "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0,
-                              "special", 1);
+    json_t *token =
+        json_pack("{s:I, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)id, "content", content,
+                  "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
     if (json_array_append_new(json_object_get(config, "added_tokens"), token) != 0) {
         return ms_fail(MS_ERR_ARGUMENT, "special token \"%.64s\" is not UTF-8", content);
     }
@@ -58,29 +61,28 @@ static json_t *characters_config(void) {
                      "s:s}}",
                      "version", "1.0", "truncation", "padding", "added_tokens", "normalizer",
                      "pre_tokenizer", "type", "Split", "pattern", "Regex", ms__pattern_character,
-                     "behavior", "Isolated", "invert", 0, "post_processor", "decoder", "type", "Fuse",
-                     "model", "type", "WordLevel", "unk_token", "<unk>");
+                     "behavior", "Isolated", "invert", 0, "post_processor", "decoder", "type",
+                     "Fuse", "model", "type", "WordLevel", "unk_token", "<unk>");
 }
 
 static json_t *pieces_config(void) {
     json_t *config =
         json_pack("{s:s, s:n, s:n, s:[], s:{s:s, s:[{s:s, s:s}, {s:s, s:{s:s}, s:s}]}, s:n}",
                   "version", "1.0", "truncation", "padding", "added_tokens", "normalizer", "type",
-                  "Sequence", "normalizers", "type", "Prepend", "prepend", "\xe2\x96\x81", "type",
-                  "Replace", "pattern", "String", " ", "content", "\xe2\x96\x81", "pre_tokenizer");
+                  "Sequence", "normalizers", "type", "Prepend", "prepend", MS_WORD_MARK, "type",
+                  "Replace", "pattern", "String", " ", "content", MS_WORD_MARK, "pre_tokenizer");
     json_t *post = json_pack(
         "{s:s, s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:[], s:{s:{s:s, s:[i], s:[s]}}}", "type",
         "TemplateProcessing", "single", "SpecialToken", "id", "<s>", "type_id", 0, "Sequence", "id",
         "A", "type_id", 0, "pair", "special_tokens", "<s>", "id", "<s>", "ids", 1, "tokens", "<s>");
-    json_t *decoder = json_pack("{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}, {s:s, s:s, s:i, s:i}]}",
-                                "type", "Sequence", "decoders", "type", "Replace", "pattern",
-                                "String", "\xe2\x96\x81", "content", " ", "type", "ByteFallback",
-                                "type", "Fuse", "type", "Strip", "content", " ", "start", 1, "stop",
-                                0);
-    json_t *model = json_pack("{s:s, s:n, s:s, s:n, s:n, s:b, s:b, s:b}", "type", "BPE", "dropout",
-                              "unk_token", "<unk>", "continuing_subword_prefix",
-                              "end_of_word_suffix", "fuse_unk", 1, "byte_fallback", 1,
-                              "ignore_merges", 0);
+    json_t *decoder = json_pack(
+        "{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}, {s:s, s:s, s:i, s:i}]}", "type", "Sequence",
+        "decoders", "type", "Replace", "pattern", "String", MS_WORD_MARK, "content", " ", "type",
+        "ByteFallback", "type", "Fuse", "type", "Strip", "content", " ", "start", 1, "stop", 0);
+    json_t *model =
+        json_pack("{s:s, s:n, s:s, s:n, s:n, s:b, s:b, s:b}", "type", "BPE", "dropout", "unk_token",
+                  "<unk>", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1,
+                  "byte_fallback", 1, "ignore_merges", 0);
     json_object_set_new(config, "post_processor", post);
     json_object_set_new(config, "decoder", decoder);
     json_object_set_new(config, "model", model);
@@ -147,8 +149,8 @@ static ms_status fill_characters(ms_tokenizer *tokenizer, const void *source, co
 ms_status ms_tokenizer_create_char(const char *text, size_t length, ms_tokenizer **tokenizer) {
     size_t valid = ms_utf8_valid_prefix(text, length);
     if (valid != length) {
-        return ms_fail(MS_ERR_FORMAT, "char tokenizer: text is not UTF-8 at byte %zu (0x%02x)", valid,
-                       (unsigned)(uint8_t)text[valid]);
+        return ms_fail(MS_ERR_FORMAT, "char tokenizer: text is not UTF-8 at byte %zu (0x%02x)",
+                       valid, (unsigned)(uint8_t)text[valid]);
     }
     if (length == 0) {
         return ms_fail(MS_ERR_FORMAT, "char tokenizer: the text is empty");
@@ -165,7 +167,8 @@ ms_status ms_tokenizer_create_char(const char *text, size_t length, ms_tokenizer
         i += (size_t)ms_utf8_decode(text + i, length - i, &code_point);
         seen[code_point / 8] |= (uint8_t)(1u << (code_point % 8));
     }
-    ms_status status = build(characters_config(), fill_characters, seen, "char tokenizer", tokenizer);
+    ms_status status =
+        build(characters_config(), fill_characters, seen, "char tokenizer", tokenizer);
     ms_free(seen);
     return status;
 }
@@ -204,8 +207,7 @@ typedef struct gpt2_source {
 static ms_status fill_gpt2(ms_tokenizer *tokenizer, const void *source, const char *name) {
     const gpt2_source *from = source;
     MS_TRY(ms__tokenizer_add_vocabulary(tokenizer, from->vocabulary->root, name));
-    lines file = {.text = from->merges->bytes,
-                  .end = from->merges->bytes + from->merges->length};
+    lines file = {.text = from->merges->bytes, .end = from->merges->bytes + from->merges->length};
     const char *line = NULL;
     size_t length = 0;
     uint32_t rank = 0;
@@ -266,7 +268,8 @@ typedef struct encoding {
 static const encoding encodings[] = {
     {"r50k_base", NULL, {{"<|endoftext|>", 50256}}},
     {"cl100k_base",
-     CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES_LAST,
+     CONTRACTIONS
+     "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES_LAST,
      {{"<|endoftext|>", 100257},
       {"<|fim_prefix|>", 100258},
       {"<|fim_middle|>", 100259},
@@ -327,8 +330,9 @@ static ms_status add_rank_line(ms_tokenizer *tokenizer, const char *line, size_t
     }
     if (left * 3 / 4 > 1024 || !base64_decode(line, left, bytes, &count) ||
         !ms_parse_i64(digits, &rank)) {
-        return ms_fail(MS_ERR_FORMAT, "%s:%" PRId64 ": expected a token in base64, a space and its rank",
-                       name, number);
+        return ms_fail(MS_ERR_FORMAT,
+                       "%s:%" PRId64 ": expected a token in base64, a space and its rank", name,
+                       number);
     }
     return ms__vocabulary_add(&tokenizer->vocabulary, rank, bytes, count, 0, name);
 }
@@ -394,15 +398,16 @@ ms_status ms_tokenizer_load_tiktoken(const char *path, const char *encoding_name
 static ms_status spell_piece(const char *piece, const char *name, size_t index, ms_text *key) {
     size_t length = strlen(piece);
     ms_text_clear(key);
+    MS_TRY(ms_text_append(key, "", 0)); /* an empty piece is a string too */
     for (size_t i = 0; i < length;) {
         uint32_t code_point;
         i += (size_t)ms_utf8_decode(piece + i, length - i, &code_point);
         char byte = (char)code_point;
         if (code_point > 0xff) {
-            return ms_fail(MS_ERR_FORMAT, "%s: piece %zu has U+%04" PRIX32 ", which is no Latin-1", name,
-                           index, code_point);
+            return ms_fail(MS_ERR_FORMAT, "%s: piece %zu has U+%04" PRIX32 ", which is no Latin-1",
+                           name, index, code_point);
         }
-        MS_TRY(byte == ' ' ? ms_text_append_z(key, "\xe2\x96\x81") : ms_text_append(key, &byte, 1));
+        MS_TRY(byte == ' ' ? ms_text_append_z(key, MS_WORD_MARK) : ms_text_append(key, &byte, 1));
     }
     if (ms_utf8_valid_prefix(key->bytes, key->length) != key->length) {
         return ms_fail(MS_ERR_FORMAT, "%s: piece %zu is not UTF-8", name, index);
@@ -455,7 +460,8 @@ static ms_status add_pieces(ms_tokenizer *tokenizer, const json_t *pieces, const
     }
     qsort(scores, count, sizeof *scores, compare_scores);
     uint32_t rank = 0;
-    for (size_t i = 0; i < count; i++) { /* equal scores share a rank: the leftmost pair wins then */
+    for (size_t i = 0; i < count;
+         i++) { /* equal scores share a rank: the leftmost pair wins then */
         rank += i > 0 && scores[i].score != scores[i - 1].score ? 1 : 0;
         if (ranks[scores[i].id] != UINT32_MAX) {
             ranks[scores[i].id] = rank;
@@ -505,23 +511,24 @@ static ms_status load_rank_file(const char *path, ms_tokenizer **tokenizer) {
             return ms_tokenizer_load_tiktoken(path, encodings[i].name, tokenizer);
         }
     }
-    return ms_fail(MS_ERR_UNSUPPORTED,
-                   "%s: the file's name must be one of r50k_base, cl100k_base, o200k_base, as it says "
-                   "how words are split",
-                   path);
+    return ms_fail(
+        MS_ERR_UNSUPPORTED,
+        "%s: the file's name must be one of r50k_base, cl100k_base, o200k_base, as it says "
+        "how words are split",
+        path);
 }
 
 ms_status ms_tokenizer_load_memory(const char *bytes, size_t length, const char *name,
                                    ms_tokenizer **tokenizer) {
-    return ms__tokenizer_from_json(bytes, length, name, tokenizer);
+    return ms__tokenizer_from_json(bytes, length, name, NULL, tokenizer);
 }
 
-static ms_status load_json(const char *path, ms_tokenizer **tokenizer) {
+static ms_status load_json(const char *path, const json_t *added, ms_tokenizer **tokenizer) {
     ms_text text = {0};
     ms_status status = ms_file_read(path, MS_TOKENIZER_JSON_BYTES_MAX, &text);
     if (status == MS_OK) {
         status = ms__tokenizer_from_json(text.bytes != NULL ? text.bytes : "", text.length, path,
-                                         tokenizer);
+                                         added, tokenizer);
     }
     ms_text_release(&text);
     return status;
@@ -539,21 +546,21 @@ static ms_status find_rank_file(const char *dir, char path[MS_PATH_BYTES]) {
         if (!ends_with(entry->d_name, ".tiktoken")) {
             continue;
         }
-        status = path[0] != '\0'
-                     ? ms_fail(MS_ERR_ARGUMENT, "%s: several .tiktoken files; name one of them", dir)
-                     : ms_path_join(dir, entry->d_name, path, MS_PATH_BYTES);
+        status = path[0] != '\0' ? ms_fail(MS_ERR_ARGUMENT,
+                                           "%s: several .tiktoken files; name one of them", dir)
+                                 : ms_path_join(dir, entry->d_name, path, MS_PATH_BYTES);
     }
     closedir(stream);
     return status;
 }
 
-static ms_status load_directory(const char *dir, ms_tokenizer **tokenizer) {
+static ms_status load_directory(const char *dir, const json_t *added, ms_tokenizer **tokenizer) {
     static const char *const pairs[][2] = {{"vocab.json", "merges.txt"},
                                            {"encoder.json", "vocab.bpe"}};
     char path[MS_PATH_BYTES], merges[MS_PATH_BYTES];
     MS_TRY(ms_path_join(dir, "tokenizer.json", path, sizeof path));
     if (ms_path_exists(path)) {
-        return load_json(path, tokenizer);
+        return load_json(path, added, tokenizer);
     }
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         MS_TRY(ms_path_join(dir, pairs[i][0], path, sizeof path));
@@ -566,15 +573,17 @@ static ms_status load_directory(const char *dir, ms_tokenizer **tokenizer) {
     if (path[0] != '\0') {
         return load_rank_file(path, tokenizer);
     }
-    return ms_fail(MS_ERR_NOT_FOUND,
-                   "%s: no tokenizer here: neither tokenizer.json, nor vocab.json and merges.txt, nor "
-                   "encoder.json and vocab.bpe, nor *.tiktoken",
-                   dir);
+    return ms_fail(
+        MS_ERR_NOT_FOUND,
+        "%s: no tokenizer here: neither tokenizer.json, nor vocab.json and merges.txt, nor "
+        "encoder.json and vocab.bpe, nor *.tiktoken",
+        dir);
 }
 
-static ms_status read_special_key(const ms_tokenizer *tokenizer, const ms_json *json,
-                                  const char *key, int32_t *id) {
-    const json_t *value = json_object_get(json->root, key);
+/* What tokenizer_config.json says of one special id: nothing, none (null), or a token's text. */
+static ms_status read_special(const ms_tokenizer *tokenizer, const ms_json *config, const char *key,
+                              int32_t *id) {
+    const json_t *value = json_object_get(config->root, key);
     if (value == NULL) {
         return MS_OK;
     }
@@ -588,43 +597,41 @@ static ms_status read_special_key(const ms_tokenizer *tokenizer, const ms_json *
     }
     *id = ms_tokenizer_find(tokenizer, content, strlen(content));
     if (*id < 0) {
-        return ms_fail(MS_ERR_MISMATCH, "%s: %s \"%.64s\" is not in the vocabulary", json->name, key,
-                       content);
+        return ms_fail(MS_ERR_MISMATCH, "%s: %s \"%.64s\" is not in the vocabulary", config->name,
+                       key, content);
     }
     return MS_OK;
 }
 
-ms_status ms__tokenizer_read_special(ms_tokenizer *tokenizer, const char *dir) {
-    char path[MS_PATH_BYTES];
-    MS_TRY(ms_path_join(dir, "tokenizer_config.json", path, sizeof path));
-    if (!ms_path_exists(path)) {
-        return MS_OK;
-    }
-    ms_json json = {0};
-    MS_TRY(ms_json_open(path, MS_JSON_BYTES_MAX, &json));
-    ms_status status = read_special_key(tokenizer, &json, "bos_token", &tokenizer->bos);
-    if (status == MS_OK) {
-        status = read_special_key(tokenizer, &json, "eos_token", &tokenizer->eos);
-    }
-    if (status == MS_OK) {
-        status = read_special_key(tokenizer, &json, "pad_token", &tokenizer->pad);
-    }
-    ms_json_close(&json);
+static ms_status load_with_config(const char *dir, const ms_json *config,
+                                  ms_tokenizer **tokenizer) {
+    const json_t *added = json_object_get(config->root, "added_tokens_decoder");
+    ms_tokenizer *made = NULL;
+    MS_TRY(load_directory(dir, json_is_object(added) ? added : NULL, &made));
+    ms_status status;
+    MS_TRY_GOTO(read_special(made, config, "bos_token", &made->bos), destroy_made);
+    MS_TRY_GOTO(read_special(made, config, "eos_token", &made->eos), destroy_made);
+    MS_TRY_GOTO(read_special(made, config, "pad_token", &made->pad), destroy_made);
+    *tokenizer = made;
+    return MS_OK;
+destroy_made:
+    ms_tokenizer_destroy(made);
     return status;
 }
 
 ms_status ms_tokenizer_load(const char *path, ms_tokenizer **tokenizer) {
     if (!ms_path_is_directory(path)) {
         return ends_with(path, ".tiktoken") ? load_rank_file(path, tokenizer)
-                                            : load_json(path, tokenizer);
+                                            : load_json(path, NULL, tokenizer);
     }
-    ms_tokenizer *made = NULL;
-    MS_TRY(load_directory(path, &made));
-    ms_status status = ms__tokenizer_read_special(made, path);
-    if (status != MS_OK) {
-        ms_tokenizer_destroy(made);
-        return status;
+    char config_path[MS_PATH_BYTES];
+    MS_TRY(ms_path_join(path, "tokenizer_config.json", config_path, sizeof config_path));
+    if (!ms_path_exists(config_path)) {
+        return load_directory(path, NULL, tokenizer);
     }
-    *tokenizer = made;
-    return MS_OK;
+    ms_json config = {0};
+    MS_TRY(ms_json_open(config_path, MS_JSON_BYTES_MAX, &config));
+    ms_status status = load_with_config(path, &config, tokenizer);
+    ms_json_close(&config);
+    return status;
 }

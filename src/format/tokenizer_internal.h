@@ -102,9 +102,9 @@ typedef enum ms_normal_kind {
 
 typedef struct ms_normal_step {
     ms_normal_kind kind;
-    bool compose, compatible;       /* UNICODE */
-    bool strip_left, strip_right;   /* STRIP */
-    char *pattern, *content;        /* REPLACE; PREPEND has content */
+    bool compose, compatible;     /* UNICODE */
+    bool strip_left, strip_right; /* STRIP */
+    char *pattern, *content;      /* REPLACE; PREPEND has content */
     size_t pattern_length, content_length;
 } ms_normal_step;
 
@@ -138,7 +138,7 @@ typedef struct ms_added_token {
 
 struct ms_tokenizer {
     ms_tokenizer_kind kind;
-    json_t *config; /* tokenizer.json without the model's vocab and merges */
+    json_t *config;  /* tokenizer.json without the model's vocab and merges */
     ms_arena *arena; /* strings of steps and added tokens */
     ms_vocabulary vocabulary;
     ms_merge_table merges;
@@ -150,11 +150,19 @@ struct ms_tokenizer {
     size_t added_count;
     bool added_first_byte[2][256]; /* [normalized]: the bytes that added tokens begin with */
     bool ignore_merges, byte_fallback, fuse_unknown;
+    bool cut_at_marks;      /* no token has text before a MS_WORD_MARK: words may be cut there */
     bool strip_first_space; /* decode drops the space that encode put in front */
     int32_t unknown_id;
     int32_t byte_ids[256]; /* ids of single bytes: of the alphabet, or of byte fallback; -1: none */
     int32_t bos, eos, pad;
+    bool nul_marked; /* MS_NUL_MARK stands for NUL in the strings of the document */
 };
+
+#define MS_WORD_MARK "\xe2\x96\x81" /* U+2581: stands for a space in pieces */
+
+/* jansson has no NUL in keys, so a document that has some is read with this non-character instead.
+ */
+#define MS_NUL_MARK "\xef\xb7\x90" /* U+FDD0 */
 
 /* One slot of the cache of words: as many bytes and ids as nearly every word needs. */
 #define MS_CACHE_WORD_BYTES 32
@@ -195,8 +203,8 @@ struct ms_tokenizer_scratch {
 
 /* Making one, in order: new, configure, vocabulary and merges, finish (tokenizer.c, _json.c). */
 ms_status ms__tokenizer_new(ms_tokenizer **tokenizer);
-/* Takes over `config` (also on failure) and reads normalizer, pre_tokenizer, decoder and the model's
- * flags: after it the kind is known, which says what keys mean. */
+/* Takes over `config` (also on failure) and reads normalizer, pre_tokenizer, decoder and the
+ * model's flags: after it the kind is known, which says what keys mean. */
 ms_status ms__tokenizer_configure(ms_tokenizer *tokenizer, json_t *config, const char *name);
 /* {"token": id}, in the spelling of files. */
 ms_status ms__tokenizer_add_vocabulary(ms_tokenizer *tokenizer, const json_t *vocabulary,
@@ -209,9 +217,6 @@ ms_status ms__tokenizer_add_merge(ms_tokenizer *tokenizer, const char *left, siz
 ms_status ms__tokenizer_add_all_pairs(ms_tokenizer *tokenizer, const uint32_t *rank_of_id);
 /* Added tokens, ids of bytes, what decode writes, the usual names of special ids. */
 ms_status ms__tokenizer_finish(ms_tokenizer *tokenizer, const char *name);
-/* tokenizer_config.json in a directory, if it is there: names of the special ids. */
-ms_status ms__tokenizer_read_special(ms_tokenizer *tokenizer, const char *dir);
-
 ms_status ms__normal_parse(ms_tokenizer *tokenizer, const json_t *node, const char *name);
 /* The normal form of a segment: *out points into the scratch, or at text when nothing changes. */
 ms_status ms__normal_apply(const ms_tokenizer *tokenizer, ms_tokenizer_scratch *scratch,
@@ -241,9 +246,11 @@ ms_status ms__tokens_push(ms_tokens *tokens, const int32_t *ids, size_t count);
 /* Whether the bytes are a byte token "<0xXX>" of byte fallback, and of which byte. */
 bool ms__is_byte_token(const char *text, size_t length, uint8_t *byte);
 
-/* The files of one form each (tokenizer_json.c, tokenizer_files.c). */
+/* The files of one form each (tokenizer_json.c, tokenizer_files.c). `added` is the object
+ * "added_tokens_decoder" of a tokenizer_config.json, or NULL: added tokens, if the document lacks
+ * them. */
 ms_status ms__tokenizer_from_json(const char *bytes, size_t length, const char *name,
-                                  ms_tokenizer **tokenizer);
+                                  const json_t *added, ms_tokenizer **tokenizer);
 ms_status ms__tokenizer_from_pieces(const json_t *pieces, const char *name,
                                     ms_tokenizer **tokenizer);
 /* The document of a byte-level tokenizer with a pattern (UTF-8; NULL: GPT-2's; "": none). */

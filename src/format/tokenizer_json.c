@@ -2,18 +2,21 @@
  * tokenizer.json, Hugging Face's form: reading and writing.
  *
  * Stands between files and the parts of a tokenizer. The document is kept (`config`) except for the
- * vocabulary and the merges, which become tables; writing puts them back, so what was read and is not
- * ours to understand (post_processor, truncation, ...) survives a round trip.
+ * vocabulary and the merges, which become tables; writing puts them back, so what was read and is
+ * not ours to understand (post_processor, truncation, ...) survives a round trip.
  *
  *   {"added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder",
- *    "model": {"type": "BPE", "vocab": {token: id}, "merges": ["left right" or [left, right]], ...}}
+ *    "model": {"type": "BPE", "vocab": {token: id}, "merges": [[left, right], ...], ...}}
  *
  * A char tokenizer is a WordLevel model whose words are single characters; a byte tokenizer is a
  * byte-level BPE without merges whose ids are the bytes. Hugging Face's library reads both.
- * Invariant: a part of the document that would change the ids and that we do not know is an error with
- * its name, never ignored.
+ *
+ * Invariant: a part of the document that would change the ids and that we do not know is an error
+ * with its name, never ignored.
+ *
  * Rejected: a format of our own for char and byte (then no other program could read the models).
  */
+#define _GNU_SOURCE /* memmem */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +24,6 @@
 #include "base/file.h"
 #include "format/json.h"
 #include "format/tokenizer_internal.h"
-
-#define WORD_MARK "\xe2\x96\x81" /* U+2581, in place of spaces */
 
 /* ---- configuration ---- */
 
@@ -72,7 +73,7 @@ static ms_status read_decoder_step(ms_tokenizer *tokenizer, const json_t *node, 
         const char *pattern =
             json_string_value(json_object_get(json_object_get(node, "pattern"), "String"));
         const char *content = json_string_value(json_object_get(node, "content"));
-        if (pattern != NULL && content != NULL && strcmp(pattern, WORD_MARK) == 0 &&
+        if (pattern != NULL && content != NULL && strcmp(pattern, MS_WORD_MARK) == 0 &&
             strcmp(content, " ") == 0) {
             return MS_OK;
         }
@@ -103,10 +104,11 @@ static ms_status configure_characters(ms_tokenizer *tokenizer, const char *name)
     const char *behavior = json_string_value(json_object_get(split, "behavior"));
     if (pattern == NULL || strcmp(pattern, ms__pattern_character) != 0 || behavior == NULL ||
         strcmp(behavior, "Isolated") != 0) {
-        return ms_fail(MS_ERR_UNSUPPORTED,
-                       "%s: a WordLevel model is supported for single characters only (pre_tokenizer "
-                       "Split %s, Isolated)",
-                       name, ms__pattern_character);
+        return ms_fail(
+            MS_ERR_UNSUPPORTED,
+            "%s: a WordLevel model is supported for single characters only (pre_tokenizer "
+            "Split %s, Isolated)",
+            name, ms__pattern_character);
     }
     if (!json_is_null(json_object_get(tokenizer->config, "normalizer"))) {
         return ms_fail(MS_ERR_UNSUPPORTED, "%s: a normalizer before a WordLevel model", name);
@@ -126,7 +128,8 @@ ms_status ms__tokenizer_configure(ms_tokenizer *tokenizer, json_t *config, const
         return configure_characters(tokenizer, name);
     }
     if (type != NULL && strcmp(type, "BPE") != 0) {
-        return ms_fail(MS_ERR_UNSUPPORTED, "%s: model \"%.40s\" is not supported; BPE is", name, type);
+        return ms_fail(MS_ERR_UNSUPPORTED, "%s: model \"%.40s\" is not supported; BPE is", name,
+                       type);
     }
     tokenizer->kind = MS_TOKENIZER_CODE_POINT_BPE; /* until a ByteLevel step says otherwise */
     MS_TRY(check_model(model, name));
@@ -144,19 +147,29 @@ ms_status ms__tokenizer_configure(ms_tokenizer *tokenizer, json_t *config, const
 static ms_status spell_key(const ms_tokenizer *tokenizer, const char *text, size_t length,
                            ms_text *key, bool *literal) {
     ms_text_clear(key);
-    MS_TRY(ms_text_append(key, text, length));
     *literal = false;
     if (tokenizer->kind == MS_TOKENIZER_BYTE_BPE) {
         size_t bytes = 0;
+        MS_TRY(ms_text_append(key, text, length)); /* for the room */
         if (ms__alphabet_decode(text, length, key->bytes, &bytes)) {
             key->length = bytes;
             key->bytes[bytes] = '\0';
-        } else {
-            memcpy(key->bytes, text, length); /* decoding may have written over it */
-            *literal = true;
+            return MS_OK;
         }
+        ms_text_clear(key);
+        *literal = true;
     }
-    return MS_OK;
+    for (const char *mark; tokenizer->nul_marked && (mark = strstr(text, MS_NUL_MARK)) != NULL;) {
+        size_t before = (size_t)(mark - text), skip = before + sizeof MS_NUL_MARK - 1;
+        if (skip > length) {
+            break;
+        }
+        MS_TRY(ms_text_append(key, text, before));
+        MS_TRY(ms_text_append(key, "", 1));
+        text += skip;
+        length -= skip;
+    }
+    return ms_text_append(key, text, length);
 }
 
 static ms_status add_vocabulary(ms_tokenizer *tokenizer, const json_t *vocabulary, const char *name,
@@ -174,8 +187,10 @@ static ms_status add_vocabulary(ms_tokenizer *tokenizer, const json_t *vocabular
         if (tokenizer->kind == MS_TOKENIZER_CHAR) {
             uint32_t code_point;
             if (length == 0 || (size_t)ms_utf8_decode(token, length, &code_point) != length) {
-                return ms_fail(MS_ERR_UNSUPPORTED, "%s: word \"%.64s\" of a WordLevel model is not "
-                               "a single character", name, token);
+                return ms_fail(MS_ERR_UNSUPPORTED,
+                               "%s: word \"%.64s\" of a WordLevel model is not "
+                               "a single character",
+                               name, token);
             }
         }
         MS_TRY(ms__vocabulary_add(&tokenizer->vocabulary, (int64_t)json_integer_value(id),
@@ -209,17 +224,20 @@ static ms_status add_merge(ms_tokenizer *tokenizer, ms_text *key, const char *le
     for (int i = 0; i < 2 && status == MS_OK; i++) {
         MS_TRY_GOTO(spell_key(tokenizer, parts[i].text, parts[i].length, key, &literal),
                     release_both);
-        ids[i] = literal ? -1 : ms__vocabulary_find(&tokenizer->vocabulary, key->bytes, key->length);
+        ids[i] =
+            literal ? -1 : ms__vocabulary_find(&tokenizer->vocabulary, key->bytes, key->length);
         MS_TRY_GOTO(ms_text_append(&both, key->bytes, key->length), release_both);
     }
     ids[2] = ms__vocabulary_find(&tokenizer->vocabulary, both.bytes, both.length);
     for (int i = 0; i < 3; i++) {
         if (ids[i] < 0) {
             status = ms_fail(MS_ERR_FORMAT,
-                             "%s: merge %" PRIu32 " \"%.*s %.*s\": its %s is not in the vocabulary", name,
-                             rank, (int)(left_length < 64 ? left_length : 64), left,
+                             "%s: merge %" PRIu32 " \"%.*s %.*s\": its %s is not in the vocabulary",
+                             name, rank, (int)(left_length < 64 ? left_length : 64), left,
                              (int)(right_length < 64 ? right_length : 64), right,
-                             i == 0 ? "left part" : i == 1 ? "right part" : "result");
+                             i == 0   ? "left part"
+                             : i == 1 ? "right part"
+                                      : "result");
             goto release_both;
         }
     }
@@ -236,7 +254,8 @@ ms_status ms__tokenizer_add_merge(ms_tokenizer *tokenizer, const char *left, siz
                                   const char *right, size_t right_length, uint32_t rank,
                                   const char *name) {
     ms_text key = {0};
-    ms_status status = add_merge(tokenizer, &key, left, left_length, right, right_length, rank, name);
+    ms_status status =
+        add_merge(tokenizer, &key, left, left_length, right, right_length, rank, name);
     ms_text_release(&key);
     return status;
 }
@@ -259,8 +278,8 @@ static ms_status add_merges(ms_tokenizer *tokenizer, const json_t *merges, const
             right = space != NULL ? space + 1 : NULL;
         }
         if (left == NULL || right == NULL || left_length == 0 || right[0] == '\0') {
-            return ms_fail(MS_ERR_FORMAT, "%s: merge %zu is neither \"left right\" nor a pair", name,
-                           i);
+            return ms_fail(MS_ERR_FORMAT, "%s: merge %zu is neither \"left right\" nor a pair",
+                           name, i);
         }
         MS_TRY(ms__tokenizer_add_merge(tokenizer, left, left_length, right, strlen(right),
                                        (uint32_t)i, name));
@@ -310,20 +329,43 @@ static ms_status spell_decoded(ms_tokenizer *tokenizer) {
             tokenizer->byte_ids[byte] = (int32_t)id;
             status = ms_text_append(&text, (const char *)&byte, 1);
         } else {
-            size_t mark = sizeof WORD_MARK - 1;
+            size_t mark = sizeof MS_WORD_MARK - 1;
             for (size_t i = 0; i < token.length && status == MS_OK;) {
-                bool is_mark = token.length - i >= mark && memcmp(key + i, WORD_MARK, mark) == 0;
+                bool is_mark = token.length - i >= mark && memcmp(key + i, MS_WORD_MARK, mark) == 0;
                 status = ms_text_append(&text, is_mark ? " " : key + i, 1);
                 i += is_mark ? mark : 1;
             }
         }
-        if (status == MS_OK && (text.length != token.length ||
-                                memcmp(text.bytes, key, text.length) != 0)) {
+        if (status == MS_OK && token.length > 0 &&
+            (text.length != token.length || memcmp(text.bytes, key, text.length) != 0)) {
             status = ms__vocabulary_set_decoded(vocabulary, (int32_t)id, text.bytes, text.length);
         }
     }
     ms_text_release(&text);
     return status;
+}
+
+/*
+ * Llama-2's tokenizers have no pre-tokenizer: a whole text is one word. When marks stand at the
+ * beginning of tokens only, no merge reaches over the place before one, so cutting there changes
+ * nothing, and the cache of words is of use.
+ */
+static bool can_cut_at_marks(const ms_tokenizer *tokenizer) {
+    const ms_vocabulary *vocabulary = &tokenizer->vocabulary;
+    const size_t mark = sizeof MS_WORD_MARK - 1;
+    bool possible =
+        !tokenizer->ignore_merges && ms__vocabulary_find(vocabulary, MS_WORD_MARK, mark) >= 0;
+    for (size_t id = 0; id < vocabulary->count && possible; id++) {
+        const ms_token *token = &vocabulary->tokens[id];
+        const char *key = vocabulary->pool + token->offset;
+        size_t at = 0;
+        while (token->length - at >= mark && memcmp(key + at, MS_WORD_MARK, mark) == 0) {
+            at += mark;
+        }
+        possible = (token->flags & MS_TOKEN_PRESENT) == 0 ||
+                   memmem(key + at, token->length - at, MS_WORD_MARK, mark) == NULL;
+    }
+    return possible;
 }
 
 static void find_byte_ids(ms_tokenizer *tokenizer) {
@@ -416,6 +458,7 @@ ms_status ms__tokenizer_finish(ms_tokenizer *tokenizer, const char *name) {
     }
     if (tokenizer->kind == MS_TOKENIZER_CODE_POINT_BPE) {
         MS_TRY(spell_decoded(tokenizer));
+        tokenizer->cut_at_marks = can_cut_at_marks(tokenizer);
     } else {
         find_byte_ids(tokenizer);
     }
@@ -426,48 +469,134 @@ ms_status ms__tokenizer_finish(ms_tokenizer *tokenizer, const char *name) {
     return MS_OK;
 }
 
-static ms_status fill_from_json(ms_tokenizer *tokenizer, json_t *root, const char *name) {
+/*
+ * Writes `bytes` with each escaped NUL as MS_NUL_MARK; leaves `out` empty when there is none. (JSON
+ * has backslashes in strings only, so what follows one is an escape.)
+ */
+static ms_status mark_nul(const char *bytes, size_t length, const char *name, ms_text *out) {
+    static const char escape[] = "\\u0000";
+    const size_t escape_length = sizeof escape - 1;
+    size_t done = 0;
+    for (size_t i = 0; i + escape_length <= length; i++) {
+        if (bytes[i] != '\\') {
+            continue;
+        }
+        if (memcmp(bytes + i, escape, escape_length) != 0) {
+            i++; /* the escaped character */
+            continue;
+        }
+        MS_TRY(ms_text_append(out, bytes + done, i - done));
+        MS_TRY(ms_text_append_z(out, MS_NUL_MARK));
+        done = i + escape_length;
+        i = done - 1;
+    }
+    if (done == 0) {
+        return MS_OK;
+    }
+    if (memmem(bytes, length, MS_NUL_MARK, sizeof MS_NUL_MARK - 1) != NULL) {
+        return ms_fail(MS_ERR_UNSUPPORTED, "%s: has both NUL and U+FDD0 in its strings", name);
+    }
+    return ms_text_append(out, bytes + done, length - done);
+}
+
+/* Only tokens may hold a NUL: once vocabulary and merges are taken out, no mark must be left. */
+static ms_status check_marks(const json_t *root, const char *name) {
+    char *text = json_dumps(root, 0);
+    if (text == NULL) {
+        return ms_fail(MS_ERR_MEMORY, "%s: no memory for its text", name);
+    }
+    bool found = strstr(text, MS_NUL_MARK) != NULL;
+    free(text); /* jansson's own allocation */
+    return found
+               ? ms_fail(MS_ERR_FORMAT, "%s: a string outside the vocabulary has a NUL in it", name)
+               : MS_OK;
+}
+
+/* Appends the added tokens that the document does not have yet. */
+static ms_status extend_added(json_t *root, const json_t *added, const char *name) {
+    json_t *list = json_object_get(root, "added_tokens");
+    if (list == NULL || json_is_null(list)) {
+        list = json_array();
+        json_object_set_new(root, "added_tokens", list);
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)added, key, value) {
+        int64_t id;
+        if (!ms_parse_i64(key, &id) || !json_is_object(value)) {
+            return ms_fail(MS_ERR_FORMAT,
+                           "%s: added_tokens_decoder: \"%.40s\" is no id of an object", name, key);
+        }
+        bool found = false;
+        for (size_t i = 0; i < json_array_size(list) && !found; i++) {
+            found = json_integer_value(json_object_get(json_array_get(list, i), "id")) == id;
+        }
+        if (!found) {
+            json_t *token = json_pack("{s:I}", "id", (json_int_t)id);
+            json_object_update(token, value);
+            json_array_append_new(list, token);
+        }
+    }
+    return MS_OK;
+}
+
+static ms_status fill_from_json(ms_tokenizer *tokenizer, json_t *root, const json_t *added,
+                                const char *name) {
     json_t *model = json_object_get(root, "model");
     json_t *vocabulary = json_incref(json_object_get(model, "vocab"));
     json_t *merges = json_incref(json_object_get(model, "merges"));
     json_object_del(model, "vocab");
     json_object_del(model, "merges");
-    ms_status status = ms__tokenizer_configure(tokenizer, root, name);
-    if (status == MS_OK) {
-        status = ms__tokenizer_add_vocabulary(tokenizer, vocabulary, name);
+    ms_status status;
+    if (tokenizer->nul_marked) {
+        MS_TRY_GOTO(check_marks(root, name), release_tables);
     }
-    if (status == MS_OK && tokenizer->kind != MS_TOKENIZER_CHAR) {
-        status = add_merges(tokenizer, merges, name);
+    MS_TRY_GOTO(ms__tokenizer_configure(tokenizer, json_incref(root), name), release_tables);
+    if (added != NULL) {
+        MS_TRY_GOTO(extend_added(root, added, name), release_tables);
     }
-    if (status == MS_OK) {
-        status = ms__tokenizer_finish(tokenizer, name);
+    MS_TRY_GOTO(ms__tokenizer_add_vocabulary(tokenizer, vocabulary, name), release_tables);
+    if (tokenizer->kind != MS_TOKENIZER_CHAR) {
+        MS_TRY_GOTO(add_merges(tokenizer, merges, name), release_tables);
     }
+    MS_TRY_GOTO(ms__tokenizer_finish(tokenizer, name), release_tables);
+release_tables:
     json_decref(vocabulary);
     json_decref(merges);
     return status;
 }
 
-ms_status ms__tokenizer_from_json(const char *bytes, size_t length, const char *name,
-                                  ms_tokenizer **tokenizer) {
-    ms_json json = {0};
-    MS_TRY(ms_json_parse(bytes, length, name, &json));
-    ms_tokenizer *made = NULL;
-    ms_status status;
-    const json_t *pieces = json_object_get(json.root, "pieces");
+static ms_status from_document(const ms_json *json, bool nul_marked, const json_t *added,
+                               ms_tokenizer **tokenizer) {
+    const json_t *pieces = json_object_get(json->root, "pieces");
     if (pieces != NULL) {
-        status = ms__tokenizer_from_pieces(pieces, name, tokenizer);
-        ms_json_close(&json);
-        return status;
+        return ms__tokenizer_from_pieces(pieces, json->name, tokenizer);
     }
-    status = ms__tokenizer_new(&made);
-    if (status == MS_OK) {
-        status = fill_from_json(made, json_incref(json.root), name);
-    }
-    ms_json_close(&json);
+    ms_tokenizer *made = NULL;
+    MS_TRY(ms__tokenizer_new(&made));
+    made->nul_marked = nul_marked;
+    ms_status status = fill_from_json(made, json->root, added, json->name);
     if (status != MS_OK) {
         ms_tokenizer_destroy(made);
         return status;
     }
     *tokenizer = made;
     return MS_OK;
+}
+
+ms_status ms__tokenizer_from_json(const char *bytes, size_t length, const char *name,
+                                  const json_t *added, ms_tokenizer **tokenizer) {
+    ms_json json = {0};
+    ms_text marked = {0};
+    ms_status status;
+    MS_TRY_GOTO(mark_nul(bytes, length, name, &marked), release_marked);
+    bool nul_marked = marked.length > 0;
+    MS_TRY_GOTO(ms_json_parse(nul_marked ? marked.bytes : bytes,
+                              nul_marked ? marked.length : length, name, &json),
+                release_marked);
+    status = from_document(&json, nul_marked, added, tokenizer);
+    ms_json_close(&json);
+release_marked:
+    ms_text_release(&marked);
+    return status;
 }

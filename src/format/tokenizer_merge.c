@@ -2,16 +2,21 @@
  * Byte-pair encoding of one word: the innermost loop of `data build`.
  *
  * Stands at the end of encode: a word becomes symbols (bytes, or code points), then the pair of
- * neighbours with the lowest rank is merged, the leftmost among equals, until no pair is in the table.
+ * neighbours with the lowest rank is merged, the leftmost among equals, until no pair is in the
+ * table.
  *
  *   table    open addressing of (left id, right id) -> rank, result; at most half full
- *   symbols  a doubly linked list in an array: merging i with its right neighbour unlinks the neighbour
- *   heap     candidates by (rank, position); one whose ids have changed since is stale and skipped
+ *   symbols  a doubly linked list in an array: merging unlinks the right one of the two
+ *   heap     candidates by (rank, position); one whose ids have changed since is stale
  *
- * Short words (most of them) are scanned instead: with few symbols that beats a heap. A cache in the
- * scratch, direct-mapped, answers words seen lately without any merging; text repeats its words.
+ * Short words (most of them) are scanned instead: with few symbols that beats a heap. A cache in
+ * the scratch, direct-mapped, answers words seen lately without any merging; text repeats its
+ * words.
+ *
  * Invariant: both ways give the same ids, whatever the cache holds.
- * Rejected: a trie walk with longest match (that is not what the merges say); a cache without bound.
+ *
+ * Rejected: a trie walk with longest match (that is not what the merges say); a cache without
+ * bound.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -103,8 +108,8 @@ ms_status ms__tokens_push(ms_tokens *tokens, const int32_t *ids, size_t count) {
 }
 
 static ms_status fail_unknown(const char *text, size_t length) {
-    return ms_fail(MS_ERR_RANGE,
-                   "the vocabulary has no token for \"%.*s\" and no unknown token", (int)length, text);
+    return ms_fail(MS_ERR_RANGE, "the vocabulary has no token for \"%.*s\" and no unknown token",
+                   (int)length, text);
 }
 
 /* Symbols of one code point that is not in the vocabulary: its bytes, or the unknown token. */
@@ -123,8 +128,8 @@ static ms_status fall_back(const ms_tokenizer *tokenizer, const char *text, size
     if (tokenizer->unknown_id < 0) {
         return fail_unknown(text, length);
     }
-    bool fused = tokenizer->fuse_unknown && *count > 0 &&
-                 symbols[*count - 1].id == tokenizer->unknown_id;
+    bool fused =
+        tokenizer->fuse_unknown && *count > 0 && symbols[*count - 1].id == tokenizer->unknown_id;
     if (!fused) {
         symbols[(*count)++].id = tokenizer->unknown_id;
     }

@@ -1,14 +1,16 @@
 /*
  * Normal forms: what happens to a segment of text before it is cut into words.
  *
- * Stands between the search for added tokens and the splitter. Qwen asks for Unicode's NFC, Llama-2 for
- * "put U+2581 in front" and "spaces become U+2581".
+ * Stands between the search for added tokens and the splitter. Qwen asks for Unicode's NFC, Llama-2
+ * for "put U+2581 in front" and "spaces become U+2581".
  *
- * Unicode's forms come from utf8proc. Nearly all text is in NFC already, so it is copied as it is except
- * for runs around characters that might change: a run begins at a `safe` character (one that has no
- * decomposition in the form asked for and never composes with what stands before it) and ends before
- * the next. Only such runs go through utf8proc.
+ * Unicode's forms come from utf8proc. Nearly all text is in NFC already, so it is copied as it is
+ * except for runs around characters that might change: a run begins at a `safe` character (one that
+ * has no decomposition in the form asked for and never composes with what stands before it) and
+ * ends before the next. Only such runs go through utf8proc.
+ *
  * Invariant: cutting before a safe character changes nothing, since composition never crosses it.
+ *
  * Rejected: own tables of Unicode (a thousand lines of data that utf8proc keeps current).
  */
 #define _GNU_SOURCE /* memmem */
@@ -29,8 +31,8 @@ static ms_status need_string(const json_t *node, const char *key, const char *na
 
 static ms_status parse_replace(ms_tokenizer *tokenizer, const json_t *node, const char *name,
                                ms_normal_step *step) {
-    const char *pattern = json_string_value(json_object_get(json_object_get(node, "pattern"),
-                                                            "String"));
+    const char *pattern =
+        json_string_value(json_object_get(json_object_get(node, "pattern"), "String"));
     const char *content = NULL;
     if (pattern == NULL || pattern[0] == '\0') {
         return ms_fail(MS_ERR_UNSUPPORTED,
@@ -155,9 +157,9 @@ static ms_status convert_run(const ms_normal_step *step, ms_tokenizer_scratch *s
 
 static ms_status apply_unicode(const ms_normal_step *step, ms_tokenizer_scratch *scratch,
                                const char *text, size_t length, ms_text *out) {
-    size_t run = 0;          /* where the run under way begins: at a safe character, or at 0 */
-    bool is_plain = true;    /* the run holds safe characters only, so far */
-    size_t copied = 0;       /* text before it is in `out` */
+    size_t run = 0;       /* where the run under way begins: at a safe character, or at 0 */
+    bool is_plain = true; /* the run holds safe characters only, so far */
+    size_t copied = 0;    /* text before it is in `out` */
     for (size_t i = 0; i < length;) {
         uint32_t code_point;
         size_t bytes = (size_t)ms_utf8_decode(text + i, length - i, &code_point);
@@ -245,7 +247,7 @@ ms_status ms__normal_apply(const ms_tokenizer *tokenizer, ms_tokenizer_scratch *
                            const char *text, size_t length, const char **out, size_t *out_length) {
     *out = text;
     *out_length = length;
-    for (int i = 0; i < tokenizer->normal_count && *out_length > 0; i++) {
+    for (int i = 0; i<tokenizer->normal_count && * out_length> 0; i++) {
         ms_text *target = &scratch->normal[i % 2];
         ms_text_clear(target);
         MS_TRY(apply_step(&tokenizer->normal[i], scratch, *out, *out_length, target));

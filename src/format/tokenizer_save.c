@@ -1,13 +1,14 @@
 /*
- * Writing a tokenizer as tokenizer.json and tokenizer_config.json, so that a checkpoint's directory is
- * one that Hugging Face's library reads.
+ * Writing a tokenizer as tokenizer.json and tokenizer_config.json, so that a checkpoint's directory
+ * is one that Hugging Face's library reads.
  *
- * Stands beside tokenizer_json.c: the kept document is written back field by field, with the model's
- * vocabulary (in the order of ids) and merges (in the order of ranks) put in from the tables.
+ * Stands beside tokenizer_json.c: the kept document is written back field by field, with the
+ * model's vocabulary (in the order of ids) and merges (in the order of ranks) put in from the
+ * tables.
  *
- * Invariant: loading what was written gives the same ids for every text. (One exception by the form:
- * merges that shared a rank, as in rank files, get ranks of their own, ordered by their parts' ids, which
- * is also how Hugging Face converts such files.)
+ * Invariant: loading what was written gives the same ids for every text. (One exception by the
+ * form: merges that shared a rank, as in rank files, get ranks of their own, ordered by their
+ * parts' ids, which is also how Hugging Face converts such files.)
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -32,8 +33,9 @@ static ms_status append_token(const ms_tokenizer *tokenizer, int32_t id, ms_text
                               ms_text *json) {
     const ms_token *token = &tokenizer->vocabulary.tokens[id];
     const char *key = ms__vocabulary_key(&tokenizer->vocabulary, id);
-    bool is_bytes = (tokenizer->kind == MS_TOKENIZER_BYTE_BPE || tokenizer->kind == MS_TOKENIZER_BYTE) &&
-                    (token->flags & MS_TOKEN_LITERAL) == 0;
+    bool is_bytes =
+        (tokenizer->kind == MS_TOKENIZER_BYTE_BPE || tokenizer->kind == MS_TOKENIZER_BYTE) &&
+        (token->flags & MS_TOKEN_LITERAL) == 0;
     if (!is_bytes) {
         return ms_json_append_string(json, key, token->length);
     }

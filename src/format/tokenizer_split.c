@@ -1,18 +1,22 @@
 /*
  * Splitting a segment into words, by the pre-tokenizer of a tokenizer.json.
  *
- * Stands between the normal form and the merges. A chain of steps, each of which cuts every piece that
- * it is given; a piece is a string of its own for the next step (looking ahead does not cross it).
+ * Stands between the normal form and the merges. A chain of steps, each of which cuts every piece
+ * that it is given; a piece is a string of its own for the next step (looking ahead does not cross
+ * it).
  *
  *   Split       a pattern finds matches; the behaviour says where they go
  *   ByteLevel   GPT-2's pattern (use_regex), perhaps a space in front
  *   Digits      runs of digits, or digits one by one
  *   Metaspace   spaces become U+2581, perhaps one in front, words begin at it
  *
- * Patterns were written for Oniguruma or Rust's regex and run on PCRE2 in UTF and UCP mode with JIT; the
- * one difference that matters, `\s` (PCRE2 takes U+180E for a space, the others do not), is spelled out
- * as a class before compiling. A limit on backtracking turns a runaway pattern into an error.
+ * Patterns were written for Oniguruma or Rust's regex and run on PCRE2 in UTF and UCP mode with
+ * JIT; the one difference that matters, `\s` (PCRE2 takes U+180E for a space, the others do not),
+ * is spelled out as a class before compiling. A limit on backtracking turns a runaway pattern into
+ * an error.
+ *
  * Invariant: the words of a segment, in order, are the segment, unless a step removes text or adds.
+ *
  * Rejected: hand-written splitters for known patterns (a second truth for each pattern).
  */
 #include <inttypes.h>
@@ -98,9 +102,9 @@ ms_status ms__split_compile(const char *pattern, bool is_regex, const char *name
     }
     int error = 0;
     PCRE2_SIZE offset = 0;
-    pcre2_code *made = pcre2_compile((PCRE2_SPTR)(text.bytes != NULL ? text.bytes : ""),
-                                     text.length, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
-                                     &error, &offset, NULL);
+    pcre2_code *made =
+        pcre2_compile((PCRE2_SPTR)(text.bytes != NULL ? text.bytes : ""), text.length,
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, NULL);
     ms_text_release(&text);
     if (made == NULL) {
         char message[160] = "";
@@ -205,7 +209,8 @@ ms_status ms__split_parse(ms_tokenizer *tokenizer, const json_t *node, const cha
     }
     int rewriting = 0;
     for (int i = 0; i < tokenizer->split_count; i++) {
-        rewriting += tokenizer->split[i].add_prefix_space || tokenizer->split[i].replacement != NULL;
+        rewriting +=
+            tokenizer->split[i].add_prefix_space || tokenizer->split[i].replacement != NULL;
     }
     if (rewriting > 1) { /* they would share one buffer of the scratch */
         return ms_fail(MS_ERR_UNSUPPORTED, "%s: two pre_tokenizers that change the text", name);
@@ -233,15 +238,16 @@ static ms_status pass_on(splitter *run, int index, const char *text, size_t leng
                                                     : split_from(run, index + 1, text, length);
 }
 
-/* The text with a space in front and spaces replaced, as the step says; in the scratch if changed. */
+/* The text with a space in front and spaces replaced, as the step says; in the scratch if changed.
+ */
 static ms_status rewrite(splitter *run, const ms_split_step *step, const char **text,
                          size_t *length) {
     bool at_start = run->is_first && *text == run->segment;
     bool prefix = step->add_prefix_space && (!step->prefix_first_only || at_start);
     const char *space = step->replacement != NULL ? step->replacement : " ";
     size_t space_length = strlen(space);
-    bool has_space = (*text)[0] == ' ' ||
-                     (*length >= space_length && memcmp(*text, space, space_length) == 0);
+    bool has_space =
+        (*text)[0] == ' ' || (*length >= space_length && memcmp(*text, space, space_length) == 0);
     prefix = prefix && !has_space;
     if (!prefix && step->replacement == NULL) {
         return MS_OK;
@@ -253,7 +259,8 @@ static ms_status rewrite(splitter *run, const ms_split_step *step, const char **
     }
     const char *from = *text, *end = *text + *length;
     while (from < end) {
-        const char *found = step->replacement != NULL ? memchr(from, ' ', (size_t)(end - from)) : NULL;
+        const char *found =
+            step->replacement != NULL ? memchr(from, ' ', (size_t)(end - from)) : NULL;
         const char *to = found != NULL ? found : end;
         MS_TRY(ms_text_append(out, from, (size_t)(to - from)));
         if (found != NULL) {
@@ -293,8 +300,7 @@ static ms_status take(joiner *join, size_t begin, size_t end, bool is_match) {
         return pass_on(join->run, join->index, join->text + begin, end - begin);
     }
     if (step->behavior == MS_SPLIT_REMOVED) {
-        return is_match ? MS_OK
-                        : pass_on(join->run, join->index, join->text + begin, end - begin);
+        return is_match ? MS_OK : pass_on(join->run, join->index, join->text + begin, end - begin);
     }
     bool waits = join->begin < join->end;
     bool joins;
@@ -321,10 +327,10 @@ static ms_status take(joiner *join, size_t begin, size_t end, bool is_match) {
 static ms_status fail_match(int error, const char *text, size_t length) {
     char message[160] = "";
     pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
-    return ms_fail(MS_ERR_RANGE, "the pre-tokenizer's pattern failed on \"%.*s\": %s",
-                   (int)(length < 40 ? ms_utf8_valid_prefix(text, length)
-                                     : ms_utf8_valid_prefix(text, 40)),
-                   text, message);
+    return ms_fail(
+        MS_ERR_RANGE, "the pre-tokenizer's pattern failed on \"%.*s\": %s",
+        (int)(length < 40 ? ms_utf8_valid_prefix(text, length) : ms_utf8_valid_prefix(text, 40)),
+        text, message);
 }
 
 static ms_status split_by_pattern(splitter *run, int index, const char *text, size_t length) {
@@ -333,8 +339,8 @@ static ms_status split_by_pattern(splitter *run, int index, const char *text, si
     joiner join = {.run = run, .index = index, .text = text};
     size_t done = 0, from = 0;
     while (from < length) {
-        int found = pcre2_match(step->code, (PCRE2_SPTR)text, length, from, PCRE2_NO_UTF_CHECK, match,
-                                run->scratch->match_context);
+        int found = pcre2_match(step->code, (PCRE2_SPTR)text, length, from, PCRE2_NO_UTF_CHECK,
+                                match, run->scratch->match_context);
         if (found == PCRE2_ERROR_NOMATCH) {
             break;
         }

@@ -1,21 +1,22 @@
 /*
  * Training a byte-level BPE vocabulary.
  *
- * Stands under `mindspeed tokenizer train`: texts are cut into words by the pattern, each distinct word
- * is kept once with its count; then the most frequent pair of neighbouring tokens becomes a token, and
- * again, until the vocabulary is full.
+ * Stands under `mindspeed tokenizer train`: texts are cut into words by the pattern, each distinct
+ * word is kept once with its count; then the most frequent pair of neighbouring tokens becomes a
+ * token, and again, until the vocabulary is full.
  *
  *   words    distinct words: symbols in one pool, count of occurrences
  *   pairs    (left, right) -> occurrences over all words, and the words that hold (or held) it
- *   heap     (count, pair), largest first; an entry whose count is no longer true is put back with the
- *            true one when it comes up
+ *   heap     (count, pair), largest first; an entry that comes up with an old count is put back
  *
- * A merge touches only the words in the pair's list and adds or takes off the counts of the pairs beside
- * it, so a step costs what changes, not the text.
- * Invariants: the order (count, then smaller pair) is total, so the result does not depend on the order
- * of words or of hashing; a pair's count is exact at all times.
- * Rejected: recounting after each merge (minutes where this takes a second); several threads (the merges
- * depend on one another, and counting words is bound by the pattern).
+ * A merge touches only the words in the pair's list and adds or takes off the counts of the pairs
+ * beside it, so a step costs what changes, not the text.
+ *
+ * Invariants: the order (count, then smaller pair) is total, so the result does not depend on the
+ * order of words or of hashing; a pair's count is exact at all times.
+ *
+ * Rejected: recounting after each merge (minutes where this takes a second); several threads (the
+ * merges depend on one another, and counting words is bound by the pattern).
  */
 #include <inttypes.h>
 #include <string.h>
@@ -56,7 +57,7 @@ struct ms_tokenizer_trainer {
     size_t byte_count, byte_capacity;
     uint32_t *word_slots; /* hash table: index + 1, 0 empty; at most half full */
     size_t word_slot_count;
-    int32_t *symbols; /* of all words, at the places of their bytes */
+    int32_t *symbols;  /* of all words, at the places of their bytes */
     train_pair *pairs; /* open addressing, at most half full */
     size_t pair_slot_count, pair_count;
     train_entry *heap;
@@ -308,7 +309,8 @@ static ms_status change_pair(ms_tokenizer_trainer *trainer, int32_t left, int32_
                              int64_t change, uint32_t word) {
     MS_TRY(grow_pairs(trainer));
     uint64_t key = ms__pair(left, right);
-    train_pair *pair = &trainer->pairs[find_pair_slot(trainer->pairs, trainer->pair_slot_count, key)];
+    train_pair *pair =
+        &trainer->pairs[find_pair_slot(trainer->pairs, trainer->pair_slot_count, key)];
     if (pair->pair == UINT64_MAX) {
         pair->pair = key;
         trainer->pair_count++;
@@ -326,8 +328,8 @@ static ms_status change_pair(ms_tokenizer_trainer *trainer, int32_t left, int32_
 static ms_status count_pairs(ms_tokenizer_trainer *trainer) {
     MS_TRY(MS_NEW(trainer->byte_count, MS_MEMORY_CALLER, &trainer->symbols));
     for (size_t i = 0; i < trainer->byte_count; i++) {
-        trainer->symbols[i] = ms__vocabulary_find(&trainer->tokenizer->vocabulary,
-                                                  trainer->bytes + i, 1);
+        trainer->symbols[i] =
+            ms__vocabulary_find(&trainer->tokenizer->vocabulary, trainer->bytes + i, 1);
     }
     for (size_t i = 0; i < trainer->word_count; i++) {
         const train_word *word = &trainer->words[i];
@@ -351,7 +353,8 @@ static ms_status gain(ms_tokenizer_trainer *trainer, int32_t left, int32_t right
                       uint32_t word) {
     MS_TRY(change_pair(trainer, left, right, count, word));
     uint64_t key = ms__pair(left, right);
-    train_pair *pair = &trainer->pairs[find_pair_slot(trainer->pairs, trainer->pair_slot_count, key)];
+    train_pair *pair =
+        &trainer->pairs[find_pair_slot(trainer->pairs, trainer->pair_slot_count, key)];
     if (pair->gained_at == trainer->step) {
         return MS_OK;
     }
@@ -429,7 +432,8 @@ static ms_status merge_pair(ms_tokenizer_trainer *trainer, uint64_t key) {
     ms__merge_table_put(&tokenizer->merges, left, right, (uint32_t)tokenizer->merges.count, id,
                         &added);
     /* The list is taken out first: the table may move while words change. */
-    train_pair *pair = &trainer->pairs[find_pair_slot(trainer->pairs, trainer->pair_slot_count, key)];
+    train_pair *pair =
+        &trainer->pairs[find_pair_slot(trainer->pairs, trainer->pair_slot_count, key)];
     uint32_t *words = pair->words;
     size_t count = pair->word_count;
     pair->words = NULL;

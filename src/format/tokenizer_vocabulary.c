@@ -9,8 +9,9 @@
  *   slots   open addressing by xxh3 of the key, at most half full
  *
  * Invariant: two ids never share a key, so find is the inverse of the table.
- * Rejected: a perfect hash (built anew by the trainer and by each load; lookups of whole words are cached
- * anyway); one allocation a token (150,000 of them).
+ *
+ * Rejected: a perfect hash (built anew by the trainer and by each load; lookups of whole words are
+ * cached anyway); one allocation a token (150,000 of them).
  */
 #include <inttypes.h>
 #include <string.h>
@@ -30,8 +31,7 @@ static size_t find_slot(const ms_vocabulary *vocabulary, const char *key, size_t
     size_t slot = (size_t)ms_hash_bytes(key, length) & mask;
     while (vocabulary->slots[slot] >= 0) {
         const ms_token *token = &vocabulary->tokens[vocabulary->slots[slot]];
-        if (token->length == length &&
-            memcmp(vocabulary->pool + token->offset, key, length) == 0) {
+        if (token->length == length && memcmp(vocabulary->pool + token->offset, key, length) == 0) {
             break;
         }
         slot = (slot + 1) & mask;
@@ -40,8 +40,7 @@ static size_t find_slot(const ms_vocabulary *vocabulary, const char *key, size_t
 }
 
 int32_t ms__vocabulary_find(const ms_vocabulary *vocabulary, const char *key, size_t length) {
-    return vocabulary->slot_count == 0 ? -1
-                                       : vocabulary->slots[find_slot(vocabulary, key, length)];
+    return vocabulary->slot_count == 0 ? -1 : vocabulary->slots[find_slot(vocabulary, key, length)];
 }
 
 static ms_status grow_slots(ms_vocabulary *vocabulary) {
@@ -85,21 +84,23 @@ static ms_status pool_add(ms_vocabulary *vocabulary, const char *bytes, size_t l
 ms_status ms__vocabulary_add(ms_vocabulary *vocabulary, int64_t id, const char *key, size_t length,
                              unsigned flags, const char *where) {
     if (id < 0 || id >= MS_TOKENIZER_VOCABULARY_MAX) {
-        return ms_fail(MS_ERR_RANGE, "%s: token \"%.*s\" has id %" PRId64 ", allowed are 0 to %" PRId64,
-                       where, (int)(length < 64 ? length : 64), key, id,
-                       MS_TOKENIZER_VOCABULARY_MAX - 1);
+        return ms_fail(MS_ERR_RANGE,
+                       "%s: token \"%.*s\" has id %" PRId64 ", allowed are 0 to %" PRId64, where,
+                       (int)(length < 64 ? length : 64), key, id, MS_TOKENIZER_VOCABULARY_MAX - 1);
     }
     if (ms__vocabulary_has(vocabulary, id)) {
-        return ms_fail(MS_ERR_EXISTS, "%s: id %" PRId64 " belongs to two tokens, the second is \"%.*s\"",
-                       where, id, (int)(length < 64 ? length : 64), key);
+        return ms_fail(MS_ERR_EXISTS,
+                       "%s: id %" PRId64 " belongs to two tokens, the second is \"%.*s\"", where,
+                       id, (int)(length < 64 ? length : 64), key);
     }
     MS_TRY(grow_slots(vocabulary));
     size_t slot = 0;
     if ((flags & MS_TOKEN_LITERAL) == 0) {
         slot = find_slot(vocabulary, key, length);
         if (vocabulary->slots[slot] >= 0) {
-            return ms_fail(MS_ERR_EXISTS, "%s: ids %" PRId32 " and %" PRId64 " are the same token \"%.*s\"",
-                           where, vocabulary->slots[slot], id, (int)(length < 64 ? length : 64), key);
+            return ms_fail(MS_ERR_EXISTS,
+                           "%s: ids %" PRId32 " and %" PRId64 " are the same token \"%.*s\"", where,
+                           vocabulary->slots[slot], id, (int)(length < 64 ? length : 64), key);
         }
     }
     uint32_t offset = 0;
@@ -131,8 +132,8 @@ ms_status ms__vocabulary_set_decoded(ms_vocabulary *vocabulary, int32_t id, cons
 }
 
 /*
- * The alphabet: printable Latin-1 bytes are themselves; the 68 others are numbered upwards from 256 in
- * order. (Control characters, space, 0x7f to 0xa0 and the soft hyphen 0xad.)
+ * The alphabet: printable Latin-1 bytes are themselves; the 68 others are numbered upwards from 256
+ * in order. (Control characters, space, 0x7f to 0xa0 and the soft hyphen 0xad.)
  */
 static bool is_printable(unsigned byte) {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);

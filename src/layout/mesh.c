@@ -1,4 +1,12 @@
-/* mesh.c - ranks and coordinates: rank = sum over axes of coordinate x (product of the sizes inside). */
+/*
+ * mesh.c - ranks and coordinates: rank = sum over axes of coordinate x (product of the sizes inside).
+ *
+ * Where it stands: ms_layout_make places this rank; engine/ asks for its groups once, at the start.
+ * Invariant: rank -> coordinates -> rank is the identity on [0, ranks); a group is ascending.
+ * Rejected: a table of ranks per group (ranks^2 entries on every rank).
+ */
+#include <inttypes.h>
+
 #include "layout/layout.h"
 
 const char *ms_axis_name(ms_axis axis) {
@@ -9,9 +17,29 @@ const char *ms_axis_name(ms_axis axis) {
 int64_t ms_mesh_ranks(const ms_mesh *mesh) {
     int64_t ranks = 1;
     for (int axis = 0; axis < MS_AXIS_COUNT; axis++) {
-        ranks *= mesh->size[axis];
+        if (!ms_i64_mul(ranks, mesh->size[axis], &ranks)) {
+            return INT64_MAX;
+        }
     }
     return ranks;
+}
+
+ms_status ms_mesh_check(const ms_mesh *mesh) {
+    for (int axis = 0; axis < MS_AXIS_COUNT; axis++) {
+        if (mesh->size[axis] < 1) {
+            return ms_fail(MS_ERR_RANGE, "a mesh has at least 1 rank along axis %s, not %" PRId64,
+                           ms_axis_name((ms_axis)axis), mesh->size[axis]);
+        }
+    }
+    const int64_t *size = mesh->size;
+    if (ms_mesh_ranks(mesh) > MS_RANKS_MAX) {
+        return ms_fail(MS_ERR_RANGE,
+                       "tensor %" PRId64 " x context %" PRId64 " x expert %" PRId64 " x data %" PRId64
+                       " x pipeline %" PRId64 " are more than %d ranks",
+                       size[MS_AXIS_TENSOR], size[MS_AXIS_CONTEXT], size[MS_AXIS_EXPERT],
+                       size[MS_AXIS_DATA], size[MS_AXIS_PIPELINE], MS_RANKS_MAX);
+    }
+    return MS_OK;
 }
 
 ms_coordinates ms_mesh_coordinates(const ms_mesh *mesh, int64_t rank) {

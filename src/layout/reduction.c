@@ -2,6 +2,14 @@
  * reduction.c - the order of sums (design section 10): micro-batches form runs, runs are the leaves of a
  * balanced tree, split at the largest power of two below the number of leaves. A replica's runs are one subtree,
  * which it adds up itself with a binary counter of gradient buffers.
+ *
+ * Where it stands: train/ makes the reduction of a batch, program/ sizes buffers by it, engine/ adds as it says.
+ *
+ *   runs of one replica     0   1   2   3          run r accumulates in buffer ones(r)
+ *   buffer                  0   1   1   2          after run 1: 1 into 0; after run 3: 2 into 1, 1 into 0
+ *
+ * Invariant: the sum of all replicas' sums is ms_tree_sum over the runs, bit for bit, whoever holds them.
+ * Rejected: shares that are no subtree (up to 2 log2 - 2 partial sums to send, and as many buffers).
  */
 #include <inttypes.h>
 
@@ -17,56 +25,58 @@ static int64_t left_leaves(int64_t n) {
     return left;
 }
 
-/* Whether leaves [start, start + count) are exactly one subtree of a tree of n. */
-static bool is_subtree(int64_t n, int64_t start, int64_t count) {
-    if (start == 0 && count == n) {
-        return true;
-    }
-    if (n <= 1) {
-        return false;
-    }
-    int64_t left = left_leaves(n);
-    return start + count <= left ? is_subtree(left, start, count)
-           : start >= left       ? is_subtree(n - left, start - left, count)
-                                 : false;
-}
-
-static bool all_subtrees(int64_t groups, int64_t replicas) {
-    int64_t each = groups / replicas;
-    for (int64_t r = 0; r < replicas; r++) {
-        if (!is_subtree(groups, r * each, each)) {
-            return false;
-        }
-    }
-    return true;
+/*
+ * A replica's runs are one subtree: subtrees begin at multiples of a power of two, so equal shares are
+ * subtrees exactly when a share is a power of two, or the whole.
+ */
+static bool shares_are_subtrees(int64_t share, int64_t replicas) {
+    return replicas == 1 || (share & (share - 1)) == 0;
 }
 
 static bool legal(int64_t micro_batches, int64_t replicas, int64_t groups) {
-    return micro_batches % groups == 0 && groups % replicas == 0 && all_subtrees(groups, replicas);
+    return groups >= 1 && micro_batches % groups == 0 && groups % replicas == 0 &&
+           shares_are_subtrees(groups / replicas, replicas);
 }
 
+/* One run per replica is always legal, and the smallest number that the replicas divide. */
 static int64_t choose_groups(int64_t micro_batches, int64_t replicas) {
     int64_t groups = 8;
     while (micro_batches % groups != 0) {
         groups /= 2;
     }
-    if (legal(micro_batches, replicas, groups)) {
-        return groups;
-    }
-    for (groups = replicas; groups <= micro_batches; groups += replicas) {
-        if (legal(micro_batches, replicas, groups)) {
-            return groups;
-        }
-    }
-    return replicas;
+    return legal(micro_batches, replicas, groups) ? groups : replicas;
 }
 
-static int64_t ones(int64_t n) {
-    int64_t count = 0;
-    for (; n != 0; n &= n - 1) {
-        count++;
+/* The legal number nearest to the wanted one, the smaller of two: legal ones are replicas x a divisor. */
+static int64_t nearest_groups(int64_t micro_batches, int64_t replicas, int64_t wanted) {
+    int64_t shares = micro_batches / replicas, nearest = replicas;
+    for (int64_t small = 1; small <= shares / small; small++) {
+        if (shares % small != 0) {
+            continue;
+        }
+        const int64_t pair[2] = {small, shares / small};
+        for (int i = 0; i < 2; i++) {
+            int64_t groups = replicas * pair[i];
+            int64_t distance = groups > wanted ? groups - wanted : wanted - groups;
+            int64_t best = nearest > wanted ? nearest - wanted : wanted - nearest;
+            if (shares_are_subtrees(pair[i], replicas) &&
+                (distance < best || (distance == best && groups < nearest))) {
+                nearest = groups;
+            }
+        }
     }
-    return count;
+    return nearest;
+}
+
+static int64_t ones(int64_t n) { return __builtin_popcountll((unsigned long long)n); }
+
+/* The most finished subtrees that wait at once, and the run at work: 1 + the most ones in 0 .. runs - 1. */
+static int64_t buffers_of(int64_t runs) {
+    if (runs == 1) {
+        return 1;
+    }
+    int64_t top = 63 - __builtin_clzll((unsigned long long)(runs - 1));
+    return 1 + ms_max_i64(top, ones(runs - 1)); /* 2^top - 1 has `top` ones */
 }
 
 ms_status ms_reduction_make(int64_t micro_batches, int64_t replicas, int64_t groups_wanted,
@@ -80,23 +90,20 @@ ms_status ms_reduction_make(int64_t micro_batches, int64_t replicas, int64_t gro
     }
     int64_t groups =
         groups_wanted == MS_AUTO ? choose_groups(micro_batches, replicas) : groups_wanted;
-    if (groups < 1 || !legal(micro_batches, replicas, groups)) {
+    if (!legal(micro_batches, replicas, groups)) {
         return ms_fail(MS_ERR_CONFIG,
                        "train.reduction_groups %" PRId64 " must divide %" PRId64
                        " micro-batches and give each of %" PRId64
-                       " replicas one subtree of the sum; %" PRId64 " does",
-                       groups, micro_batches, replicas, choose_groups(micro_batches, replicas));
+                       " replicas one subtree of the sum; the nearest that does is %" PRId64,
+                       groups, micro_batches, replicas,
+                       nearest_groups(micro_batches, replicas, ms_max_i64(groups, 0)));
     }
-    ms_reduction made = {.micro_batches = micro_batches,
-                         .groups = groups,
-                         .replicas = replicas,
-                         .runs_per_replica = groups / replicas,
-                         .micro_batches_per_run = micro_batches / groups,
-                         .buffer_count = 1};
-    for (int64_t run = 0; run < made.runs_per_replica; run++) {
-        made.buffer_count = ms_max_i64(made.buffer_count, ones(run) + 1);
-    }
-    *reduction = made;
+    *reduction = (ms_reduction){.micro_batches = micro_batches,
+                                .groups = groups,
+                                .replicas = replicas,
+                                .runs_per_replica = groups / replicas,
+                                .micro_batches_per_run = micro_batches / groups,
+                                .buffer_count = buffers_of(groups / replicas)};
     return MS_OK;
 }
 
@@ -110,7 +117,7 @@ int64_t ms_reduction_merges(const ms_reduction *reduction, int64_t run) {
         return ones(run); /* the last run: everything that waits is added up */
     }
     int64_t merges = 0;
-    for (; (run >> merges & 1) != 0;) {
+    while ((run >> merges & 1) != 0) {
         merges++;
     }
     return merges;

@@ -108,8 +108,10 @@ ms_status ms__attention(ms_builder *builder, int64_t layer, int32_t q, int32_t k
                       .head_size = spec->head_size,
                       .heads_global = spec->heads,
                       .head_first = heads.start,
-                      .dropout = train ? spec->attention_dropout : 0,
-                      .key = ms_random_key_make(request->seed, stream)}};
+                      .dropout = train ? spec->attention_dropout : 0}};
+    if (attributes.attention.dropout > 0) { /* else all layers share one kernel */
+        attributes.attention.key = ms_random_key_make(request->seed, stream);
+    }
     if (request->mode != MS_MODE_GENERATE) {
         int32_t samples = attributes.attention.dropout > 0 ? builder->samples : MS_VALUE_NONE;
         return ms_op_attention(builder->graph, q, k, v, samples, &attributes, out);

@@ -1,7 +1,7 @@
 /*
  * exchange.c - frames in rings, payload in streams.
  *
- * Where it stands: comm/ posts and polls through ms_transport_ops; loop.c and shm.c provide the memory
+ * Where it stands: comm/ posts and polls through ms_transport_ops; net_loop.c and shm.c provide the memory
  * and point their tables here.
  *
  * Data (drawn in exchange.h). A ring holds records, each a multiple of 64 bytes and never wrapped:
@@ -27,8 +27,11 @@
  * process-shared mutex (a killed owner leaves it locked), process_vm_readv for memory that is not
  * registered (forbidden between siblings by Yama and in many containers).
  */
+#define _GNU_SOURCE 1 /* sched_getcpu */
+
 #include "net/exchange.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -64,6 +67,7 @@ size_t ms__control_bytes(int size) {
 
 void ms__control_init(ms__control *control, int size) {
     control->version = MS__CONTROL_VERSION;
+    atomic_store(&control->processor, -1);
     control->size = (uint32_t)size;
     control->magic = MS__CONTROL_MAGIC;
 }
@@ -103,6 +107,21 @@ static void ring_sleepers(ms__control *control) {
     if (atomic_load(&control->sleepers) != 0) {
         ms__control_ring(control);
     }
+}
+
+bool ms__exchange_spin_pays(ms_transport *transport) {
+    ms__exchange *exchange = (ms__exchange *)transport;
+    int32_t here = sched_getcpu();
+    if (atomic_load_explicit(&exchange->own->processor, memory_order_relaxed) != here) {
+        atomic_store_explicit(&exchange->own->processor, here, memory_order_relaxed);
+    }
+    for (int peer = 0; peer < transport->size; peer++) {
+        if (peer != transport->rank &&
+            atomic_load_explicit(&exchange->peers[peer]->processor, memory_order_relaxed) == here) {
+            return false;
+        }
+    }
+    return true;
 }
 
 uint32_t ms__exchange_wait_prepare(ms_transport *transport) {

@@ -6,6 +6,7 @@
  *
  *   control block of rank r
  *     bell, sleepers       what a thread of r sleeps on, and whether one does
+ *     processor            where r last waited
  *     abort                the first failure that r was told of
  *     inbox[p]             frames from p to r: ring, tail (written by p), head (written by r)
  *     stream[p][s]         message s from r to p: available (written by r), consumed (written by p)
@@ -46,6 +47,7 @@ typedef struct ms__control {
     uint32_t size;
     alignas(64) _Atomic uint32_t bell;
     alignas(64) _Atomic uint32_t sleepers;
+    alignas(64) _Atomic int32_t processor; /* where this rank last waited */
     alignas(64) ms__abort abort;
     alignas(64) ms__inbox inbox[]; /* size of them, then size * MS_NET_STREAMS_MAX streams */
 } ms__control;
@@ -122,6 +124,7 @@ void ms__exchange_consume(ms_transport *transport, ms_incoming *incoming, uint64
 uint32_t ms__exchange_wait_prepare(ms_transport *transport);
 void ms__exchange_wait_commit(ms_transport *transport, uint32_t ticket, int64_t until_ns);
 void ms__exchange_wait_cancel(ms_transport *transport);
+bool ms__exchange_spin_pays(ms_transport *transport);
 void ms__control_ring(ms__control *control); /* wakes whoever sleeps on it */
 void ms__exchange_wake(ms_transport *transport);
 void ms__exchange_raise(ms_transport *transport, const ms_net_failure *failure);

@@ -13,7 +13,7 @@
  * others: a late or wild peer cannot change payload. Pages are taken at allocation, so that a lack of
  * memory is an error there and not a SIGBUS later; staging memory takes a window's pages on first use.
  *
- * Invariants: own_regions is guarded by the lock; a region's name is never used twice, so a frame cannot
+ * Invariants: own regions are guarded by the lock, peers' by the peer lock; a region's name is never used twice, so a frame cannot
  * be read from a newer region in the same slot; a peer's region is unmapped only after its owner freed
  * it, which it may not do while an operation uses it.
  */
@@ -205,12 +205,14 @@ static const uint8_t *shm_resolve(ms__exchange *exchange, int peer, uint32_t reg
         base = shm->peer_staging[peer];
         limit = ms__staging_bytes(exchange->base.size);
     } else {
-        ms__peer_region *known = &shm->peer_regions[peer][MS__REGION_SLOT(region)];
-        if (atomic_load(&known->id) != region) {
+        pthread_mutex_lock(&shm->peer_lock);
+        ms__peer_region known = shm->peer_regions[peer][MS__REGION_SLOT(region)];
+        pthread_mutex_unlock(&shm->peer_lock);
+        if (known.id != region) {
             return NULL; /* its note is on the way: it was sent before the frame */
         }
-        base = known->base;
-        limit = known->bytes;
+        base = known.base;
+        limit = known.bytes;
     }
     if (offset > limit || bytes > limit - offset) {
         ms__exchange_malformed(exchange, peer, "memory range");
@@ -258,7 +260,7 @@ static void shm_destroy(ms_transport *transport) {
         }
         for (int slot = 0; shm->peer_regions[peer] != NULL && slot < MS__REGIONS_MAX; slot++) {
             ms__peer_region *region = &shm->peer_regions[peer][slot];
-            if (atomic_load(&region->id) != MS__REGION_NONE) {
+            if (region->id != MS__REGION_NONE) {
                 munmap(region->base, region->bytes);
             }
         }
@@ -289,6 +291,7 @@ static void shm_destroy(ms_transport *transport) {
         close(shm->lifeline);
     }
     ms__exchange_close(exchange);
+    pthread_mutex_destroy(&shm->peer_lock);
     pthread_mutex_destroy(&shm->lock);
     ms_free(shm);
 }
@@ -304,6 +307,7 @@ static const ms_transport_ops shm_ops = {
     .poll = ms__exchange_poll,
     .peek = ms__exchange_peek,
     .consume = ms__exchange_consume,
+    .spin_pays = ms__exchange_spin_pays,
     .wait_prepare = ms__exchange_wait_prepare,
     .wait_commit = ms__exchange_wait_commit,
     .wait_cancel = ms__exchange_wait_cancel,
@@ -412,7 +416,7 @@ static ms_status peer_tables(ms__shm *shm) {
     for (int peer = 0; peer < shm->exchange.base.size; peer++) {
         MS_TRY(MS_NEW(MS__REGIONS_MAX, MS_MEMORY_PROCESS, &shm->peer_regions[peer]));
         for (int slot = 0; slot < MS__REGIONS_MAX; slot++) {
-            atomic_store(&shm->peer_regions[peer][slot].id, MS__REGION_NONE);
+            shm->peer_regions[peer][slot].id = MS__REGION_NONE;
         }
     }
     return MS_OK;
@@ -466,6 +470,7 @@ ms_status ms_shm_create(const ms_rendezvous *rendezvous, double timeout_s,
         shm->process_fds[peer] = -1;
     }
     pthread_mutex_init(&shm->lock, NULL);
+    pthread_mutex_init(&shm->peer_lock, NULL);
     shm->lifeline = rendezvous->lifeline;
     shm->launcher_pid = rendezvous->launcher_pid;
     ms_status status = open_and_meet(shm, rendezvous, ms_clock_ns() + (int64_t)(timeout_s * 1e9));

@@ -28,9 +28,9 @@ typedef struct ms__own_region {
     uint32_t id;
 } ms__own_region;
 
-/* A peer's memory, mapped here by the watch thread; id is written last. */
+/* A peer's memory, mapped here by the watch thread. */
 typedef struct ms__peer_region {
-    _Atomic uint32_t id; /* MS__REGION_NONE: nothing */
+    uint32_t id; /* MS__REGION_NONE: nothing */
     uint8_t *base;
     size_t bytes;
 } ms__peer_region;
@@ -50,6 +50,9 @@ typedef struct ms__shm {
     pthread_mutex_t lock; /* of own regions and of sending notes */
     ms__own_region own_regions[MS__REGIONS_MAX];
     uint32_t allocations;
+    /* Of the peers' regions. Not the lock above: that one is held while a note waits for room, and
+     * the peer makes room only when its own watch thread gets on. */
+    pthread_mutex_t peer_lock;
     ms__peer_region *peer_regions[MS_NET_RANKS_MAX];
 } ms__shm;
 

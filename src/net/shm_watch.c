@@ -50,33 +50,45 @@ void ms__shm_note(ms__shm *shm, const ms__note *note, int fd) {
 }
 
 static void map_region(ms__shm *shm, int peer, const ms__note *note, int fd) {
-    ms__peer_region *region = &shm->peer_regions[peer][MS__REGION_SLOT(note->region)];
-    bool free_slot = atomic_load(&region->id) == MS__REGION_NONE;
-    const uint8_t *base = free_slot && fd >= 0 ? ms__shm_map_peer(fd, note->bytes) : NULL;
-    if (base == NULL) {
-        char what[160];
-        snprintf(what, sizeof what, "allocated %" PRIu64 " bytes, which rank %d cannot map: %s",
-                 note->bytes, shm->exchange.base.rank,
-                 free_slot ? strerror(errno) : "their slot is in use");
-        raise_peer(shm, peer, what);
-        return;
-    }
+    const uint8_t *base = fd >= 0 ? ms__shm_map_peer(fd, note->bytes) : NULL;
+    int code = errno;
     union {
         const uint8_t *in;
         uint8_t *out;
     } unconst = {.in = base};
-    region->base = unconst.out;
-    region->bytes = note->bytes;
-    atomic_store(&region->id, note->region);
-    ms__exchange_wake(&shm->exchange.base);
+    bool taken = false;
+    if (base != NULL) {
+        ms__peer_region *region = &shm->peer_regions[peer][MS__REGION_SLOT(note->region)];
+        pthread_mutex_lock(&shm->peer_lock);
+        taken = region->id != MS__REGION_NONE;
+        if (!taken) {
+            *region = (ms__peer_region){
+                .id = note->region, .base = unconst.out, .bytes = note->bytes};
+        }
+        pthread_mutex_unlock(&shm->peer_lock);
+    }
+    if (base == NULL || taken) {
+        char what[160];
+        snprintf(what, sizeof what, "allocated %" PRIu64 " bytes, which rank %d cannot map: %s",
+                 note->bytes, shm->exchange.base.rank,
+                 taken ? "their place is in use" : strerror(code));
+        raise_peer(shm, peer, what);
+        if (taken) {
+            munmap(unconst.out, note->bytes);
+        }
+        return;
+    }
+    ms__exchange_wake(&shm->exchange.base); /* somebody may wait for it */
 }
 
 static void unmap_region(ms__shm *shm, int peer, const ms__note *note) {
     ms__peer_region *region = &shm->peer_regions[peer][MS__REGION_SLOT(note->region)];
-    if (atomic_load(&region->id) == note->region) {
-        atomic_store(&region->id, MS__REGION_NONE);
+    pthread_mutex_lock(&shm->peer_lock);
+    if (region->id == note->region) {
         munmap(region->base, region->bytes);
+        *region = (ms__peer_region){.id = MS__REGION_NONE};
     }
+    pthread_mutex_unlock(&shm->peer_lock);
 }
 
 /* Reads what the peer has sent. False: the socket is at its end. */

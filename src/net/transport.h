@@ -115,6 +115,8 @@ typedef struct ms_transport_ops {
     uint64_t (*peek)(ms_transport *transport, ms_incoming *incoming, const uint8_t **bytes);
     void (*consume)(ms_transport *transport, ms_incoming *incoming, uint64_t bytes);
 
+    /* False: a peer last ran on this processor, so that looking again and again keeps it from running. */
+    bool (*spin_pays)(ms_transport *transport);
     /* Sleeping: prepare, look once more for work, then commit (sleeps until woken or until the time on
      * ms_clock_ns) or cancel. */
     uint32_t (*wait_prepare)(ms_transport *transport);

@@ -83,13 +83,12 @@ static ms_buffer operand_buffer(const ms_graph *graph, const ms_buffer *buffers,
 }
 
 static ms_status find_pack(ms_program *program, const ms_kernel_spec *spec, ms_buffer from,
-                           ms_buffer *packed, bool *found) {
-    *found = false;
+                           ms_buffer *packed, size_t *bytes) {
+    *bytes = 0;
     ms_kernel_spec pack = {.slot = MS_SLOT_PACK, .argument_count = 2,
                            .attributes = spec->attributes};
     pack.arguments[0] = spec->arguments[1];
-    int64_t bytes = 0;
-    pack.arguments[1] = ms_argument_of(MS_U8, 1, &bytes);
+    pack.arguments[1] = ms_argument_absent(); /* its size is what is asked */
     bool transposed = spec->attributes.matmul.transpose_a;
     pack.attributes.matmul.m = spec->arguments[0].dims[transposed ? 1 : 0];
     pack.attributes.matmul.k = spec->arguments[0].dims[transposed ? 0 : 1];
@@ -100,7 +99,7 @@ static ms_status find_pack(ms_program *program, const ms_kernel_spec *spec, ms_b
     if (packed_bytes == 0) {
         return MS_OK;
     }
-    *found = true;
+    *bytes = packed_bytes;
     for (int32_t i = 0; i < program->pack_count; i++) {
         const ms_pack *made = &program->packs[i];
         if (made->kernel == kernel && made->from.offset == from.offset &&
@@ -129,15 +128,17 @@ static ms_status try_pack(ms_program *program, const ms_graph *graph, const ms_n
         graph->values[node->inputs[1].value].kind != MS_VALUE_PARAMETER) {
         return MS_OK;
     }
-    bool found;
+    size_t bytes;
     ms_buffer packed;
-    MS_TRY(find_pack(program, spec, arguments[1], &packed, &found));
-    if (found) {
+    MS_TRY(find_pack(program, spec, arguments[1], &packed, &bytes));
+    if (bytes > 0) {
         bool transposed = spec->attributes.matmul.transpose_a;
         spec->attributes.matmul.packed = true;
         spec->attributes.matmul.m = spec->arguments[0].dims[transposed ? 1 : 0];
         spec->attributes.matmul.k = spec->arguments[0].dims[transposed ? 0 : 1];
         spec->attributes.matmul.n = spec->arguments[3].dims[1];
+        int64_t elements = (int64_t)bytes;
+        spec->arguments[1] = ms_argument_of(MS_U8, 1, &elements);
         arguments[1] = packed;
     }
     return MS_OK;

@@ -1,10 +1,10 @@
 /*
  * kernel_case.h - one kernel call as data, run by every variant and compared with the reference.
  *
- * A case holds a spec, the contents of each argument before the run, which arguments are outputs and how
- * far they may be from the reference. case_check runs it with references and with every vector level of
- * this processor on 1, 2 and 3 threads: results within the bounds, the same bits for any team, nothing
- * written behind an argument's end.
+ * A case holds a spec, the contents of each argument before the run, which arguments are outputs
+ * and how far they may be from the reference. case_check runs it with references and with every
+ * vector level of this processor on 1, 2 and 3 threads: results within the bounds, the same bits
+ * for any team, nothing written behind an argument's end.
  */
 #ifndef MS_TESTS_DEVICE_KERNEL_CASE_H
 #define MS_TESTS_DEVICE_KERNEL_CASE_H
@@ -53,7 +53,9 @@ static inline uint32_t case_random(void) {
     return (uint32_t)(case_random_state >> 33);
 }
 /* Uniform in [-1, 1). */
-static inline double case_unit(void) { return (double)case_random() / 1073741824.0 - 1.0; }
+static inline double case_unit(void) {
+    return (double)case_random() / 1073741824.0 - 1.0;
+}
 
 static inline double case_load(const void *base, ms_dtype dtype, int64_t i) {
     switch (dtype) {
@@ -174,7 +176,7 @@ static inline void case_integers(kernel_case *c, int index, int64_t low, int64_t
 }
 /* NaN, infinities, zeros, denormals and large numbers at every third element or so. */
 static inline void case_specials(kernel_case *c, int index) {
-    static const double specials[] = {NAN,   INFINITY, -INFINITY, 0.0,  -0.0,  1e-40,
+    static const double specials[] = {NAN,    INFINITY, -INFINITY, 0.0,  -0.0,  1e-40,
                                       -3e-42, 1e9,      -1e9,      90.0, -90.0, 15.0};
     for (int64_t i = 0; i < case_elements(c, index); i++) {
         uint32_t choice = case_random() % 36;

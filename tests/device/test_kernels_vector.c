@@ -3,17 +3,18 @@
 /*
  * test_kernels_vector.c - every vector kernel against its reference.
  *
- * Bounds in fp32, relative to the element plus an absolute part for sums of numbers up to 1 (in bf16 the
- * one unit in the last place, 2^-7, that another rounding before the store may make):
+ * Bounds in fp32, relative to the element plus an absolute part for sums of numbers up to 1 (in
+ * bf16 the one unit in the last place, 2^-7, that another rounding before the store may make):
  *
  *     add, cast, embedding, its gradient   the reference's bits
  *     sum, square_sum                      1e-13 (fp64)
  *     dropout, sgd                         3e-7
- *     adamw                                one unit in the last place of the weight + 1e-8 (steps of 0.1)
+ *     adamw                                one last place of the weight + 1e-8 (of steps to 0.1)
  *     rope                                 1e-7 + 2e-7
- *     activations and slopes               2e-6 + 1e-7 (tails of the normal distribution: x^2 eps)
+ *     activations and slopes               2e-6 + 1e-7 (tails: a^2 eps)
  *     norm                                 2e-6 + 2e-6, gradients 4e-6 + 4e-6
  *     sums over rows                       1e-6 + 4e-7 sqrt(rows)
+ *     the exponential                      2 last places down to -20, 3 down to -87
  *     cross-entropy                        3e-6 + 1e-6, gradients 4e-6 + 1e-9
  */
 #include "kernel_case.h"
@@ -25,13 +26,14 @@ static double x_bound(ms_dtype dtype, double fp32_bound) {
 }
 
 static const ms_dtype x_types[] = {MS_F32, MS_BF16};
-static const int64_t sizes[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 131, 257, 1000};
+static const int64_t sizes[] = {1,  2,  3,  7,  8,  9,   15,  16,  17,
+                                31, 33, 63, 64, 65, 127, 131, 257, 1000};
 #define SIZE_COUNT (int)(sizeof sizes / sizeof sizes[0])
 static const int64_t row_counts[] = {1, 3, 7, 8, 9, 67, 256, 261};
 #define ROW_COUNT (int)(sizeof row_counts / sizeof row_counts[0])
 /* Flat sizes around a vector, a block of the norm and a piece of work. */
-static const int64_t flat_sizes[] = {1, 7, 8, 9, 15, 16, 17, 33, 1009, 4095, 4096, 4097,
-                                     16383, 16384, 16385, 40009};
+static const int64_t flat_sizes[] = {1,    7,    8,    9,    15,    16,    17,    33,
+                                     1009, 4095, 4096, 4097, 16383, 16384, 16385, 40009};
 #define FLAT_COUNT (int)(sizeof flat_sizes / sizeof flat_sizes[0])
 
 static void name_case(kernel_case *c, ms_dtype dtype, int64_t rows, int64_t columns,
@@ -80,7 +82,8 @@ static void test_cast(void **state) {
     }
 }
 
-/* Every exponent, ties to even on both sides, the largest finite number, and NaN with low bits only. */
+/* Every exponent, ties to even on both sides, the largest finite number, and NaN with low bits
+ * only. */
 static void test_cast_rounding(void **state) {
     (void)state;
     const uint32_t low[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
@@ -165,7 +168,7 @@ static void check_adamw(int64_t n, double step, bool copy, bool specials) {
         c.absolute[0] = 1e-6;
         c.absolute[2] = 1e2; /* beside gradients of 1e9 */
         c.relative[3] = 1e-6;
-        c.absolute[3] = 1e-44;
+        c.absolute[3] = 1.2e-38; /* states below the normal range become 0 */
     }
     name_case(&c, MS_F32, 1, n, specials ? "specials" : "");
     case_check(&c);
@@ -179,6 +182,33 @@ static void test_adamw(void **state) {
         check_adamw(flat_sizes[i], 1000, true, false);
         check_adamw(flat_sizes[i], 10, true, true);
     }
+}
+
+/* States that have decayed below the normal range become 0 (they would stick there, and cost 50
+ * times the time), and the caller's arithmetic is as before. */
+static void test_decayed_states(void **state) {
+    (void)state;
+    const int64_t n = 35;
+    kernel_case c = case_begin(MS_SLOT_ADAMW);
+    for (int i = 0; i < 4; i++) {
+        case_output(&c, MS_F32, n, -1, -1, 0, 0);
+        case_scale(&c, i, 0.0, i == 0 ? 0.25 : (i == 1 ? 0.0 : 1e-41));
+    }
+    case_hyper(&c, 10);
+    case_absent(&c);
+    case_set(&c, 4, MS_HYPER_WEIGHT_DECAY, 0.0);
+    for (int level = MS_ISA_AVX2; level <= (int)ms_cpu_isa(); level++) {
+        case_result result = case_run(&c, case_device((ms_isa)level, 2));
+        for (int64_t i = 0; i < n; i++) {
+            assert_true(case_load(result.arguments[0], MS_F32, i) == 0.25);
+            assert_true(case_load(result.arguments[2], MS_F32, i) == 0.0);
+            assert_true(case_load(result.arguments[3], MS_F32, i) == 0.0);
+        }
+        case_result_release(&c, &result);
+        volatile float tiny = 1e-41f;
+        assert_true(tiny * 2.0f > tiny);
+    }
+    case_release(&c);
 }
 
 static void check_sgd(int64_t n, double step, bool momentum, bool nesterov, bool copy) {
@@ -267,7 +297,8 @@ static void check_norm(ms_dtype type, int64_t rows, int64_t columns, bool rms, b
     kernel_case c = case_begin(MS_SLOT_NORM);
     case_tensor(&c, type, rows, columns, -1);
     double y_bound = x_bound(type, 2e-6);
-    /* a unit of a bf16 sum that is rounded the other way (a tie) shows in all of the row's results */
+    /* a unit of a bf16 sum that is rounded the other way (a tie) shows in all of the row's
+     * results */
     double s_bound = type == MS_BF16 ? 2e-3 : 2e-6;
     if (delta) {
         case_tensor(&c, type, rows, columns, -1);
@@ -454,15 +485,16 @@ static void test_activation(void **state) {
     for (int function = MS_GELU_TANH; function <= MS_RELU; function++) {
         for (int t = 0; t < 2; t++) {
             for (int i = 0; i < SIZE_COUNT; i++) {
-                check_activation(x_types[t], (ms_activation_function)function, sizes[i],
-                                 i % 2 == 0, i % 3 == 0);
+                check_activation(x_types[t], (ms_activation_function)function, sizes[i], i % 2 == 0,
+                                 i % 3 == 0);
             }
             check_activation(x_types[t], (ms_activation_function)function, 11000, true, false);
         }
     }
 }
 
-/* Relative accuracy on a fine grid, where the absolute part of the bounds above would hide errors. */
+/* Relative accuracy on a fine grid, where the absolute part of the bounds above would hide
+ * errors. */
 static void test_activation_accuracy(void **state) {
     (void)state;
     for (int function = MS_GELU_TANH; function <= MS_SILU; function++) {
@@ -660,6 +692,35 @@ static void test_xent_rising_maximum(void **state) {
     case_release(&c);
 }
 
+/* With maximum 0, sum 1 and scale 1 the gradient beside the target is the exponential itself:
+ * within two units in the last place, three where n ln 2 is large. */
+static void test_exponential(void **state) {
+    (void)state;
+    const int64_t columns = 40000;
+    for (int range = 0; range < 2; range++) {
+        kernel_case c = case_begin(MS_SLOT_XENT_GRAD);
+        c.spec.attributes.xent.valid = columns;
+        case_tensor(&c, MS_F32, 1, columns, -1);
+        case_tensor(&c, MS_I32, 1, -1, -1);
+        case_tensor(&c, MS_F32, 1, 1, 3);
+        case_tensor(&c, MS_F64, 1, -1, -1);
+        case_output(&c, MS_F32, 1, columns, -1, (range == 0 ? 2.0 : 3.0) * 0x1p-23, 0);
+        case_output(&c, MS_F32, 1, -1, -1, 0, 0);
+        case_integers(&c, 1, columns, columns);
+        case_set(&c, 2, 0, 0.0);
+        case_set(&c, 2, 1, 1.0);
+        case_set(&c, 2, 2, 0.0);
+        case_set(&c, 3, 0, 1.0);
+        for (int64_t i = 0; i < columns; i++) {
+            double share = (double)i / (double)columns;
+            case_set(&c, 0, i, range == 0 ? -20.0 * share : -87.0 + 67.0 * share);
+        }
+        name_case(&c, MS_F32, 1, columns, "exponential");
+        case_check(&c);
+        case_release(&c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_add),
@@ -667,6 +728,7 @@ int main(void) {
         cmocka_unit_test(test_cast_rounding),
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_decayed_states),
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_norm),
@@ -678,6 +740,7 @@ int main(void) {
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_xent),
         cmocka_unit_test(test_xent_rising_maximum),
+        cmocka_unit_test(test_exponential),
     };
     return cmocka_run_group_tests(tests, NULL, case_close_devices);
 }

@@ -1,4 +1,5 @@
-/* format_support.h - what the tests of format/ share: shared data by name, temporary folders, files. */
+/* format_support.h - what the tests of format/ share: shared data by name, temporary folders,
+ * files. */
 #ifndef MS_TEST_FORMAT_SUPPORT_H
 #define MS_TEST_FORMAT_SUPPORT_H
 
@@ -39,7 +40,8 @@
         }                                                                                          \
     } while (0)
 
-/* A path below the folder of shared data; the test is skipped by name when the file is not there. */
+/* A path below the folder of shared data; the test is skipped by name when the file is not there.
+ */
 static inline const char *shared_path(const char *name) {
     static char paths[8][MS_PATH_BYTES];
     static unsigned next;

@@ -24,8 +24,8 @@ static const char *ids_of(const ms_tokenizer *tokenizer, const char *text, unsig
     size_t length = 0;
     buffer[0] = '\0';
     for (size_t i = 0; i < tokens.count; i++) {
-        length += (size_t)snprintf(buffer + length, sizeof buffer - length, "%s%d", i > 0 ? " " : "",
-                                   tokens.ids[i]);
+        length += (size_t)snprintf(buffer + length, sizeof buffer - length, "%s%d",
+                                   i > 0 ? " " : "", tokens.ids[i]);
     }
     ms_tokens_release(&tokens);
     ms_tokenizer_scratch_destroy(scratch);
@@ -41,7 +41,8 @@ static void add_substrings(ms_text *json, int *count, const char *text) {
             assert_ok(ms_text_printf(&key, "\"%.*s\":", (int)(j - i), text + i));
             bool is_whole = ms_utf8_valid_prefix(key.bytes, key.length) == key.length;
             if (is_whole && strstr(json->bytes, key.bytes) == NULL) {
-                assert_ok(ms_text_printf(json, "%s%s %d", *count > 0 ? "," : "", key.bytes, *count));
+                assert_ok(
+                    ms_text_printf(json, "%s%s %d", *count > 0 ? "," : "", key.bytes, *count));
                 ++*count;
             }
             ms_text_release(&key);
@@ -49,8 +50,8 @@ static void add_substrings(ms_text *json, int *count, const char *text) {
     }
 }
 
-/* The words that a pre-tokenizer cuts, as "a|b|c": seen through a vocabulary in which every possible
- * word is a token. */
+/* The words that a pre-tokenizer cuts, as "a|b|c": seen through a vocabulary in which every
+ * possible word is a token. */
 static const char *words_of(const char *pre_tokenizer, const char *text) {
     static char buffer[4096];
     ms_text json = {0}, marked = {0};
@@ -132,9 +133,12 @@ static void spaces_of_unicode(void **state) {
     (void)state;
     ms_tokenizer *tokenizer =
         load("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\s\"}, "
-                     "\"behavior\": \"Removed\", \"invert\": false}, \"model\": {\"type\": \"BPE\", "
-                     "\"vocab\": {\"a\": 0, \"\\u180e\": 1, \"\\u00a0\": 2}, \"merges\": []}}");
-    assert_string_equal(ids_of(tokenizer, "a\u180ea\u00a0a\u3000a\xc2\x85" "a\va", 0),
+             "\"behavior\": \"Removed\", \"invert\": false}, \"model\": {\"type\": \"BPE\", "
+             "\"vocab\": {\"a\": 0, \"\\u180e\": 1, \"\\u00a0\": 2}, \"merges\": []}}");
+    assert_string_equal(ids_of(tokenizer,
+                               "a\u180ea\u00a0a\u3000a\xc2\x85"
+                               "a\va",
+                               0),
                         "0 1 0 0 0 0 0");
     ms_tokenizer_destroy(tokenizer);
 }
@@ -225,8 +229,9 @@ static void merges_by_rank(void **state) {
 static void heap_equals_scan(void **state) {
     (void)state;
     const char *json =
-        BPE("", "\"a\": 0, \"b\": 1, \"c\": 2, \"ab\": 3, \"bc\": 4, \"abc\": 5, \"ca\": 6, \"aa\": 7, "
-                "\"aab\": 8, \"|\": 9",
+        BPE("",
+            "\"a\": 0, \"b\": 1, \"c\": 2, \"ab\": 3, \"bc\": 4, \"abc\": 5, \"ca\": 6, \"aa\": 7, "
+            "\"aab\": 8, \"|\": 9",
             "\"a b\", \"b c\", \"ab c\", \"c a\", \"a a\", \"a ab\"");
     ms_tokenizer *tokenizer = load(json);
     ms_random_key key = ms_random_key_make(3, "words");
@@ -275,25 +280,32 @@ static void normal_forms(void **state) {
 }
 
 #define ADDED(id, content, special, normalized, strip, single)                                     \
-    "{\"id\": " id ", \"content\": \"" content "\", \"special\": " special ", \"normalized\": "      \
-    normalized ", \"lstrip\": " strip ", \"rstrip\": " strip ", \"single_word\": " single "}"
+    "{\"id\": " id ", \"content\": \"" content "\", \"special\": " special                         \
+    ", \"normalized\": " normalized ", \"lstrip\": " strip ", \"rstrip\": " strip                  \
+    ", \"single_word\": " single "}"
 
 static void added_tokens(void **state) {
     (void)state;
-    ms_tokenizer *tokenizer =
-        load(BPE("\"added_tokens\": [" ADDED("10", "<s>", "true", "false", "false", "false") ","
-                 ADDED("11", "<s>>", "false", "false", "false", "false") ","
-                 ADDED("12", "<m>", "true", "false", "true", "false") ","
-                 ADDED("13", "ab", "false", "false", "false", "true") ","
-                 ADDED("14", "E", "false", "true", "false", "false") "], \"normalizer\": {\"type\": "
-                 "\"Replace\", \"pattern\": {\"String\": \"e\"}, \"content\": \"E\"},",
-                 "\"<\": 0, \"s\": 1, \">\": 2, \" \": 3, \"a\": 4, \"b\": 5, \"E\": 6, \"m\": 7", ""));
+    ms_tokenizer *tokenizer = load(BPE(
+        "\"added_tokens\": [" ADDED("10", "<s>", "true", "false", "false", "false") "," ADDED(
+            "11", "<s>>", "false", "false", "false",
+            "false") "," ADDED("12", "<m>", "true", "false", "true",
+                               "false") "," ADDED("13", "ab", "false", "false", "false",
+                                                  "true") "," ADDED("14", "E", "false", "true",
+                                                                    "false",
+                                                                    "false") "], \"normalizer\": "
+                                                                             "{\"type\": "
+                                                                             "\"Replace\", "
+                                                                             "\"pattern\": "
+                                                                             "{\"String\": \"e\"}, "
+                                                                             "\"content\": \"E\"},",
+        "\"<\": 0, \"s\": 1, \">\": 2, \" \": 3, \"a\": 4, \"b\": 5, \"E\": 6, \"m\": 7", ""));
     assert_int_equal(ms_tokenizer_vocabulary_size(tokenizer), 15);
     assert_int_equal(ms_tokenizer_bos(tokenizer), 10);
     assert_string_equal(ids_of(tokenizer, "a<s>b", 0), "4 0 1 2 5");
     assert_string_equal(ids_of(tokenizer, "a<s>b", MS_ENCODE_SPECIAL), "4 10 5");
-    assert_string_equal(ids_of(tokenizer, "<s>>", 0), "11");                    /* not special */
-    assert_string_equal(ids_of(tokenizer, "<s>>", MS_ENCODE_SPECIAL), "11");    /* the longest */
+    assert_string_equal(ids_of(tokenizer, "<s>>", 0), "11");                 /* not special */
+    assert_string_equal(ids_of(tokenizer, "<s>>", MS_ENCODE_SPECIAL), "11"); /* the longest */
     assert_string_equal(ids_of(tokenizer, "a <m> b", MS_ENCODE_SPECIAL), "4 12 5");
     assert_string_equal(ids_of(tokenizer, "ab abb", 0), "13 3 4 5 5");
     assert_string_equal(ids_of(tokenizer, "e", 0), "14"); /* found in the normal form */
@@ -301,13 +313,41 @@ static void added_tokens(void **state) {
     ms_tokenizer_destroy(tokenizer);
 }
 
+/* Cutting at marks is only a short cut: a vocabulary whose tokens forbid it gives the same ids. */
+static void cuts_at_marks(void **state) {
+    (void)state;
+#define MARKED                                                                                     \
+    "\"\\u2581\": 0, \"a\": 1, \"b\": 2, \"\\u2581a\": 3, \"ab\": 4, \"\\u2581\\u2581\": 5, "      \
+    "\"\\u2581ab\": 6"
+#define MERGES "\"a b\", \"\\u2581 ab\", \"\\u2581 a\", \"\\u2581 \\u2581\""
+#define NORMAL                                                                                     \
+    "\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, "                   \
+    "\"content\": \"\\u2581\"},"
+    ms_tokenizer *cut = load(BPE(NORMAL, MARKED, MERGES));
+    ms_tokenizer *whole = load(BPE(NORMAL, MARKED ", \"b\\u2581\": 7", MERGES));
+    ms_random_key key = ms_random_key_make(11, "marks");
+    for (uint64_t trial = 0; trial < 300; trial++) {
+        char text[40], expected[4096];
+        size_t length = trial % 39;
+        for (size_t i = 0; i < length; i++) {
+            text[i] = "ab  "[ms_random_at(key, trial, i).word[0] % 4];
+        }
+        text[length] = '\0';
+        strcpy(expected, ids_of(whole, text, 0));
+        assert_string_equal(ids_of(cut, text, 0), expected);
+    }
+    ms_tokenizer_destroy(cut);
+    ms_tokenizer_destroy(whole);
+}
+
 static void fall_back(void **state) {
     (void)state;
-    ms_tokenizer *tokenizer = load(
-        "{\"model\": {\"type\": \"BPE\", \"unk_token\": \"<unk>\", \"fuse_unk\": true, "
-        "\"byte_fallback\": true, \"vocab\": {\"<unk>\": 0, \"<0xC3>\": 1, \"<0xBC>\": 2, \"a\": 3}, "
-        "\"merges\": []}, \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": "
-        "\"ByteFallback\"}, {\"type\": \"Fuse\"}]}}");
+    ms_tokenizer *tokenizer =
+        load("{\"model\": {\"type\": \"BPE\", \"unk_token\": \"<unk>\", \"fuse_unk\": true, "
+             "\"byte_fallback\": true, \"vocab\": {\"<unk>\": 0, \"<0xC3>\": 1, \"<0xBC>\": 2, "
+             "\"a\": 3}, "
+             "\"merges\": []}, \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": "
+             "\"ByteFallback\"}, {\"type\": \"Fuse\"}]}}");
     assert_string_equal(ids_of(tokenizer, "aüa", 0), "3 1 2 3");
     assert_string_equal(ids_of(tokenizer, "aößa", 0), "3 0 3"); /* bytes missing: unknown, once */
     ms_text back = {0};
@@ -361,7 +401,8 @@ static void refusals(void **state) {
         {"{\"model\": {\"type\": \"BPE\"}}", MS_ERR_FORMAT, "no vocabulary"},
         {BPE("", "\"a\": 0, \"b\": 0", ""), MS_ERR_EXISTS, "id 0 belongs to two tokens"},
         {BPE("", "\"a\": -1", ""), MS_ERR_RANGE, "has id -1"},
-        {BPE("", "\"a\": 9223372036854775807", ""), MS_ERR_RANGE, "\"a\" has id 9223372036854775807"},
+        {BPE("", "\"a\": 9223372036854775807", ""), MS_ERR_RANGE,
+         "\"a\" has id 9223372036854775807"},
         {BPE("", "\"a\": \"x\"", ""), MS_ERR_FORMAT, "the id of token \"a\""},
         {BPE("", "\"a\": 0, \"a\": 1", ""), MS_ERR_FORMAT, "duplicate"},
         {BPE("", "\"a\": 0", "\"a b\""), MS_ERR_FORMAT, "merge 0 \"a b\": its right part"},
@@ -375,12 +416,14 @@ static void refusals(void **state) {
          MS_ERR_UNSUPPORTED, "pre_tokenizer \"BertPreTokenizer\""},
         {BPE("\"decoder\": {\"type\": \"WordPiece\"},", "\"a\": 0", ""), MS_ERR_UNSUPPORTED,
          "decoder \"WordPiece\""},
-        {BPE("\"pre_tokenizer\": " SPLIT("\"Regex\": \"a(\"", "Isolated", "false") ",", "\"a\": 0", ""),
+        {BPE("\"pre_tokenizer\": " SPLIT("\"Regex\": \"a(\"", "Isolated", "false") ",", "\"a\": 0",
+             ""),
          MS_ERR_FORMAT, "pattern \"a(\""},
         {BPE("\"pre_tokenizer\": " SPLIT("\"Regex\": \"[a&&[^b]]\"", "Isolated", "false") ",",
              "\"a\": 0", ""),
          MS_ERR_UNSUPPORTED, "classes within a class"},
-        {BPE("\"pre_tokenizer\": " SPLIT("\"Regex\": \"a\"", "Sideways", "false") ",", "\"a\": 0", ""),
+        {BPE("\"pre_tokenizer\": " SPLIT("\"Regex\": \"a\"", "Sideways", "false") ",", "\"a\": 0",
+             ""),
          MS_ERR_UNSUPPORTED, "behavior \"Sideways\""},
         {BPE("\"added_tokens\": [{\"id\": 3}],", "\"a\": 0", ""), MS_ERR_FORMAT, "lacks"},
         {BPE("\"added_tokens\": [" ADDED("5000000", "<x>", "true", "false", "false", "false") "],",
@@ -392,10 +435,13 @@ static void refusals(void **state) {
         {"{\"model\": {\"type\": \"BPE\", \"end_of_word_suffix\": \"</w>\", \"vocab\": {\"a\": 0}, "
          "\"merges\": []}}",
          MS_ERR_UNSUPPORTED, "end_of_word_suffix"},
-        {"{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 0}, \"merges\": []}}",
+        {"{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 0}, \"merges\": "
+         "[]}}",
          MS_ERR_UNSUPPORTED, "dropout"},
         {"{\"model\": {\"type\": \"WordLevel\", \"vocab\": {\"ab\": 0}, \"unk_token\": \"<unk>\"}}",
          MS_ERR_UNSUPPORTED, "single characters only"},
+        {"{\"model\": {\"type\": \"B\\u0000E\", \"vocab\": {\"a\\u0000\": 0}, \"merges\": []}}",
+         MS_ERR_FORMAT, "a string outside the vocabulary has a NUL"},
         {"{\"pieces\": []}", MS_ERR_FORMAT, "\"pieces\" is not a list"},
         {"{\"pieces\": [[\"a\"]]}", MS_ERR_FORMAT, "piece 0 is not [text, score]"},
         {"{\"pieces\": [[\"\\u4e2d\", 0]]}", MS_ERR_FORMAT, "no Latin-1"},
@@ -409,6 +455,10 @@ static void refusals(void **state) {
         }
         assert_null(tokenizer);
     }
+}
+
+static void refuses_files(void **state) {
+    (void)state;
     ms_tokenizer *tokenizer = NULL;
     char *folder = make_folder();
     assert_fails(ms_tokenizer_load(folder, &tokenizer), MS_ERR_NOT_FOUND, "no tokenizer here");
@@ -420,8 +470,9 @@ static void refusals(void **state) {
     write_file(in_folder(folder, "r50k_base.tiktoken"), "IQ== 0\n?? 1\n", 12);
     assert_fails(ms_tokenizer_load(in_folder(folder, "r50k_base.tiktoken"), &tokenizer),
                  MS_ERR_FORMAT, "r50k_base.tiktoken:2: expected a token in base64");
-    assert_fails(ms_tokenizer_load_tiktoken(in_folder(folder, "x.tiktoken"), "r50k_base", &tokenizer),
-                 MS_ERR_FORMAT, "no token for byte 0x00");
+    assert_fails(
+        ms_tokenizer_load_tiktoken(in_folder(folder, "x.tiktoken"), "r50k_base", &tokenizer),
+        MS_ERR_FORMAT, "no token for byte 0x00");
     assert_fails(ms_tokenizer_load(folder, &tokenizer), MS_ERR_ARGUMENT, "several .tiktoken");
     write_file(in_folder(folder, "vocab.json"), "{\"a\": 0, \"b\": 1}", 16);
     write_file(in_folder(folder, "merges.txt"), "#version: 0.2\na b\n", 18);
@@ -437,8 +488,8 @@ static void refuses_bad_text(void **state) {
     ms_tokenizer_scratch *scratch = NULL;
     ms_tokens tokens = {0};
     assert_ok(ms_tokenizer_scratch_create(tokenizer, &scratch));
-    assert_fails(ms_tokenizer_encode(tokenizer, scratch, "aa\xe4\xb8", 4, 0, &tokens), MS_ERR_FORMAT,
-                 "text is not UTF-8 at byte 2 (0xe4)");
+    assert_fails(ms_tokenizer_encode(tokenizer, scratch, "aa\xe4\xb8", 4, 0, &tokens),
+                 MS_ERR_FORMAT, "text is not UTF-8 at byte 2 (0xe4)");
     assert_fails(ms_tokenizer_encode(tokenizer, scratch, "ab", 2, 0, &tokens), MS_ERR_RANGE,
                  "no token for \"b\"");
     assert_int_equal(tokens.count, 0);
@@ -481,10 +532,11 @@ static void *encode_again(void *context) {
     work->right = ms_tokenizer_scratch_create(work->tokenizer, &scratch) == MS_OK;
     for (int i = 0; i < 20 && work->right; i++) {
         tokens.count = 0;
-        work->right = ms_tokenizer_encode(work->tokenizer, scratch, work->text, work->length, 0,
-                                          &tokens) == MS_OK &&
-                      tokens.count == work->expected->count &&
-                      memcmp(tokens.ids, work->expected->ids, tokens.count * sizeof *tokens.ids) == 0;
+        work->right =
+            ms_tokenizer_encode(work->tokenizer, scratch, work->text, work->length, 0, &tokens) ==
+                MS_OK &&
+            tokens.count == work->expected->count &&
+            memcmp(tokens.ids, work->expected->ids, tokens.count * sizeof *tokens.ids) == 0;
     }
     ms_tokens_release(&tokens);
     ms_tokenizer_scratch_destroy(scratch);
@@ -524,13 +576,16 @@ static void several_threads(void **state) {
     ms_tokenizer_destroy(tokenizer);
 }
 
-/* Every allocation fails once: an error each time, and nothing leaks (the sanitizer build tells). */
+/* Every allocation fails once: an error each time, and nothing leaks (the sanitizer build tells).
+ */
 static void out_of_memory(void **state) {
     (void)state;
     static const char json[] =
-        BPE("\"added_tokens\": [" ADDED("4", "<s>", "true", "false", "false", "false") "], "
-            "\"normalizer\": {\"type\": \"NFC\"}, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
-            "\"add_prefix_space\": true},",
+        BPE("\"added_tokens\": [" ADDED("4", "<s>", "true", "false", "false",
+                                        "false") "], "
+                                                 "\"normalizer\": {\"type\": \"NFC\"}, "
+                                                 "\"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+                                                 "\"add_prefix_space\": true},",
             "\"a\": 0, \"b\": 1, \"ab\": 2, \"\u0120\": 3", "\"a b\"");
     uint64_t n = 1;
     for (;; n++) {
@@ -559,13 +614,14 @@ static void out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(split_behaviors),  cmocka_unit_test(spaces_of_unicode),
-        cmocka_unit_test(byte_kind),        cmocka_unit_test(char_kind),
-        cmocka_unit_test(merges_by_rank),   cmocka_unit_test(heap_equals_scan),
-        cmocka_unit_test(normal_forms),     cmocka_unit_test(added_tokens),
-        cmocka_unit_test(fall_back),        cmocka_unit_test(template_and_config),
-        cmocka_unit_test(refusals),         cmocka_unit_test(refuses_bad_text),
-        cmocka_unit_test(runaway_pattern),  cmocka_unit_test(several_threads),
+        cmocka_unit_test(split_behaviors),     cmocka_unit_test(spaces_of_unicode),
+        cmocka_unit_test(byte_kind),           cmocka_unit_test(char_kind),
+        cmocka_unit_test(merges_by_rank),      cmocka_unit_test(heap_equals_scan),
+        cmocka_unit_test(normal_forms),        cmocka_unit_test(added_tokens),
+        cmocka_unit_test(cuts_at_marks),       cmocka_unit_test(fall_back),
+        cmocka_unit_test(template_and_config), cmocka_unit_test(refusals),
+        cmocka_unit_test(refuses_files),       cmocka_unit_test(refuses_bad_text),
+        cmocka_unit_test(runaway_pattern),     cmocka_unit_test(several_threads),
         cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,37 +51,39 @@ static int byte_id(char byte) { /* printable ASCII comes first in the alphabet; 
     return byte == ' ' ? 220 : byte - '!';
 }
 
+/* Cuts as GPT-2's pattern does: of several spaces the last one leads the next word. */
+static int cut_words(const char *text, size_t length, plain_word *words) {
+    int count = 0;
+    for (size_t i = 0; i < length;) {
+        size_t stop = i;
+        while (stop < length && text[stop] == ' ') {
+            stop++;
+        }
+        if (stop < length && stop - i > 1) {
+            stop--; /* spaces alone */
+        } else {
+            while (stop < length && text[stop] != ' ') {
+                stop++;
+            }
+        }
+        words[count].length = 0;
+        for (; i < stop; i++) {
+            words[count].ids[words[count].length++] = byte_id(text[i]);
+        }
+        count++;
+    }
+    return count;
+}
+
 static void plain_train(const char *text, size_t length, int merges, plain *made) {
     static plain_word words[8192];
-    int word_count = 0;
+    int word_count = cut_words(text, length, words);
     made->count = 256;
     for (int i = 0; i < 256; i++) {
         snprintf(made->tokens[i], sizeof made->tokens[i], "?%d", i);
     }
     for (const char *c = "abc "; *c != '\0'; c++) {
         snprintf(made->tokens[byte_id(*c)], 64, "%c", *c);
-    }
-    for (size_t i = 0; i < length;) {
-        plain_word *word = &words[word_count++];
-        word->length = 0;
-        size_t spaces = i;
-        while (spaces < length && text[spaces] == ' ') {
-            spaces++;
-        }
-        /* \s+(?!\S): all spaces but the last go by themselves; the last one leads the word. */
-        size_t stop = spaces;
-        if (spaces < length && spaces - i != 1) {
-            stop = spaces - i > 1 ? spaces - 1 : i;
-        }
-        if (stop == i || (spaces - i == 1 && spaces < length)) {
-            stop = spaces;
-            while (stop < length && text[stop] != ' ') {
-                stop++;
-            }
-        }
-        for (; i < stop; i++) {
-            word->ids[word->length++] = byte_id(text[i]);
-        }
     }
     while (merges-- > 0) {
         static int counts[PLAIN_TOKENS_MAX][PLAIN_TOKENS_MAX];
@@ -272,8 +274,10 @@ static void real_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_plain_trainer), cmocka_unit_test(save_and_load),
-        cmocka_unit_test(order_does_not_matter), cmocka_unit_test(refusals),
+        cmocka_unit_test(equals_plain_trainer),
+        cmocka_unit_test(save_and_load),
+        cmocka_unit_test(order_does_not_matter),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(real_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,8 +100,8 @@ static void forward_head(const ms_kernel_handle *handle, const ms_attention_shap
         }
         ms__store(arguments[5], s_type, (b * shape->heads + h) * positions + t, lse);
     }
-    store_head(arguments[4], type, b * positions * shape->row_o + h * size, shape->row_o,
-               positions, size, o);
+    store_head(arguments[4], type, b * positions * shape->row_o + h * size, shape->row_o, positions,
+               size, o);
 }
 
 /* Doubles of one thread: copies of `tensors` heads and `rows` rows of scores. */
@@ -171,8 +171,7 @@ static void grad_head(const ms_kernel_handle *handle, const ms_attention_shape *
     uint64_t high = shape->drops ? ms__attention_mask_high(shape, arguments[3], b, h) : 0;
     for (int64_t t = 0; t < positions; t++) {
         const double *q = room->q + t * size, *d_o = room->d_o + t * size;
-        double lse =
-            ms__load(arguments[5], s_type, (b * shape->heads + h) * positions + t);
+        double lse = ms__load(arguments[5], s_type, (b * shape->heads + h) * positions + t);
         double row_dot = dot(d_o, room->o + t * size, size);
         int64_t keys = shape->causal ? t + 1 : positions;
         for (int64_t j = 0; j < keys; j++) {
@@ -194,9 +193,14 @@ static void grad_group(const ms_kernel_handle *handle, const ms_attention_shape 
                        void *const *arguments, int64_t b, int64_t g, double *doubles) {
     int64_t positions = shape->positions, size = shape->head_size, head = positions * size;
     ms_dtype type = ms__dtype(handle, 0);
-    grad_room room = {doubles,            doubles + head,     doubles + 2 * head,
-                      doubles + 3 * head, doubles + 4 * head, doubles + 5 * head,
-                      doubles + 6 * head, doubles + 7 * head};
+    grad_room room = {doubles,
+                      doubles + head,
+                      doubles + 2 * head,
+                      doubles + 3 * head,
+                      doubles + 4 * head,
+                      doubles + 5 * head,
+                      doubles + 6 * head,
+                      doubles + 7 * head};
     int64_t at_k = b * positions * shape->row_kv + shape->first_k + g * size;
     int64_t at_v = b * positions * shape->row_kv + shape->first_v + g * size;
     copy_head(shape->packed ? arguments[0] : arguments[1], type, at_k, shape->row_kv, positions,
@@ -216,15 +220,14 @@ static void grad_group(const ms_kernel_handle *handle, const ms_attention_shape 
 
 static ms_status attention_grad_prepare(ms_device *device, ms_kernel_handle *handle) {
     (void)device;
-    MS_TRY(set_scratch(
-        handle,
-        handle->spec.attributes.attention.batch * handle->spec.attributes.attention.kv_heads,
-        handle->spec.attributes.attention.positions, GRAD_TENSORS, 0));
+    MS_TRY(set_scratch(handle,
+                       handle->spec.attributes.attention.batch *
+                           handle->spec.attributes.attention.kv_heads,
+                       handle->spec.attributes.attention.positions, GRAD_TENSORS, 0));
     return MS_OK;
 }
 
-static ms_status attention_grad_run(const ms_kernel_handle *handle,
-                                    const ms_kernel_run_info *run) {
+static ms_status attention_grad_run(const ms_kernel_handle *handle, const ms_kernel_run_info *run) {
     ms_attention_shape shape = ms__attention_shape(&handle->spec);
     int64_t pieces = shape.batch * shape.kv_heads;
     int64_t room = thread_doubles(shape.positions, shape.head_size, GRAD_TENSORS, 0);
@@ -244,8 +247,7 @@ const ms_kernel_variant ms__attention_grad_ref = {
 
 /* Row `row` of one head over the first `keys` rows of the cache. */
 static void cached_row(const ms_kernel_handle *handle, const ms_attention_shape *shape,
-                       void *const *arguments, int64_t row, int64_t h, int64_t keys,
-                       double *room) {
+                       void *const *arguments, int64_t row, int64_t h, int64_t keys, double *room) {
     int64_t size = shape->head_size;
     int64_t row_cache = shape->kv_heads * size;
     int64_t at_cache = h / shape->group * size;
@@ -286,14 +288,13 @@ static ms_status attention_cached_run(const ms_kernel_handle *handle,
     ms_attention_shape shape = ms__attention_shape(&handle->spec);
     ms__attention_cache_write(handle, &shape, run);
     int64_t rows = run->extent[0], pieces = rows * shape.heads;
-    int64_t room =
-        (int64_t)ms_align_up((size_t)(3 * shape.head_size + ms__dim(handle, 3, 0)), 8);
+    int64_t room = (int64_t)ms_align_up((size_t)(3 * shape.head_size + ms__dim(handle, 3, 0)), 8);
     double *scratch = run->scratch;
 #pragma omp parallel for num_threads(ms__cpu_team(handle, pieces)) schedule(dynamic)
     for (int64_t i = 0; i < pieces; i++) {
         int64_t row = i / shape.heads;
-        cached_row(handle, &shape, run->arguments, row, i % shape.heads,
-                   run->extent[1] + row + 1, scratch + omp_get_thread_num() * room);
+        cached_row(handle, &shape, run->arguments, row, i % shape.heads, run->extent[1] + row + 1,
+                   scratch + omp_get_thread_num() * room);
     }
     return MS_OK;
 }

@@ -1,8 +1,9 @@
 /*
- * attention_shape.h - inside the room: sizes, strides and dropout's mask of an attention spec, the same
- * for every variant.
+ * attention_shape.h - inside the room: sizes, strides and dropout's mask of an attention spec, the
+ * same for every variant.
  *
- * A head's rows are D elements, one token's row apart. With attention.packed, a token's row is q|k|v:
+ * A head's rows are D elements, one token's row apart. With attention.packed, a token's row is
+ * q|k|v:
  *
  *     | H * D: q of heads 0 .. H-1 | G * D: k | G * D: v |      row_q = row_kv = (H + 2 G) D
  *
@@ -19,15 +20,15 @@
 
 typedef struct ms_attention_shape {
     int64_t batch, positions, heads, kv_heads, head_size;
-    int64_t group;              /* query heads of one key/value head */
-    int64_t row_q, row_kv;      /* elements from one token's row to the next */
-    int64_t first_k, first_v;   /* of head 0's k and v within their row */
+    int64_t group;            /* query heads of one key/value head */
+    int64_t row_q, row_kv;    /* elements from one token's row to the next */
+    int64_t first_k, first_v; /* of head 0's k and v within their row */
     int64_t row_o;
     double scale;
     bool causal, packed;
     bool drops;
-    double keep_scale;          /* 1 / (1 - dropout) */
-    uint32_t drop_below;        /* dropped when a word's upper 24 bits are below this */
+    double keep_scale;   /* 1 / (1 - dropout) */
+    uint32_t drop_below; /* dropped when a word's upper 24 bits are below this */
     ms_random_key key;
     int64_t heads_global, head_first;
 } ms_attention_shape;
@@ -66,8 +67,7 @@ static inline ms_attention_shape ms__attention_shape(const ms_kernel_spec *spec)
 /* The counter's high word of one sequence and head. */
 static inline uint64_t ms__attention_mask_high(const ms_attention_shape *shape,
                                                const int64_t *sample, int64_t b, int64_t h) {
-    return (uint64_t)sample[b] * (uint64_t)shape->heads_global +
-           (uint64_t)(shape->head_first + h);
+    return (uint64_t)sample[b] * (uint64_t)shape->heads_global + (uint64_t)(shape->head_first + h);
 }
 
 static inline bool ms__attention_keeps(const ms_attention_shape *shape, uint64_t high,

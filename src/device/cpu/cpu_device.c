@@ -60,7 +60,9 @@ static ms_status cpu_open(const ms_device_options *options, ms_device **device) 
     return MS_OK;
 }
 
-static void cpu_close(ms_device *device) { ms_free(device); }
+static void cpu_close(ms_device *device) {
+    ms_free(device);
+}
 
 static ms_status cpu_alloc(ms_device *device, size_t bytes, void **memory) {
     (void)device;
@@ -81,7 +83,9 @@ static ms_status cpu_stream_create(ms_device *device, ms_stream **stream) {
     return MS_OK;
 }
 
-static void cpu_stream_destroy(ms_stream *stream) { ms_free(stream); }
+static void cpu_stream_destroy(ms_stream *stream) {
+    ms_free(stream);
+}
 
 static ms_status cpu_stream_synchronize(ms_stream *stream) {
     (void)stream;
@@ -114,7 +118,9 @@ static ms_status cpu_event_create(ms_device *device, ms_event **event) {
     return MS_OK;
 }
 
-static void cpu_event_destroy(ms_event *event) { ms_free(event); }
+static void cpu_event_destroy(ms_event *event) {
+    ms_free(event);
+}
 
 static ms_status cpu_event_record(ms_event *event, ms_stream *stream) {
     (void)event;

@@ -3,8 +3,9 @@
  *
  * A kernel file exports one ms_kernel_variant for each slot it serves; cpu_table.c lists, for each
  * slot, the variants from best to worst, ending in "ref", which serves everything the contract
- * allows. ms_kernel_prepare takes the first whose instruction set the device has and that supports
- * the spec.
+ * allows (but a packed operand: its layout is known only to the kernel that packed it).
+ * ms_kernel_prepare takes the first whose instruction set the device has and that supports the
+ * spec.
  *
  * A variant may rely on this: the spec has been checked against kernel.h (argument count, presence,
  * types, shapes, attributes), no dim is 0, and at a run every argument that is present is non-NULL
@@ -54,25 +55,18 @@ static inline bool ms__present(const ms_kernel_handle *handle, int index) {
     return handle->spec.arguments[index].rank >= 0;
 }
 
-#define MS_WEAK __attribute__((weak))
-
 /* matmul_*.c and attention_*.c */
-extern const ms_kernel_variant ms__matmul_onednn MS_WEAK, ms__matmul_avx512 MS_WEAK,
-    ms__matmul_ref;
-extern const ms_kernel_variant ms__pack_onednn MS_WEAK, ms__pack_avx512 MS_WEAK,
-    ms__pack_ref;
-extern const ms_kernel_variant ms__attention_onednn MS_WEAK, ms__attention_avx512 MS_WEAK,
-    ms__attention_avx2 MS_WEAK, ms__attention_ref;
-extern const ms_kernel_variant ms__attention_grad_onednn MS_WEAK, ms__attention_grad_avx512 MS_WEAK,
-    ms__attention_grad_avx2 MS_WEAK, ms__attention_grad_ref;
-extern const ms_kernel_variant ms__attention_cached_onednn MS_WEAK,
-    ms__attention_cached_avx512 MS_WEAK, ms__attention_cached_avx2 MS_WEAK,
+extern const ms_kernel_variant ms__matmul_onednn, ms__matmul_ref;
+extern const ms_kernel_variant ms__pack_onednn, ms__pack_ref;
+extern const ms_kernel_variant ms__attention_avx512, ms__attention_avx2, ms__attention_ref;
+extern const ms_kernel_variant ms__attention_grad_avx512, ms__attention_grad_avx2,
+    ms__attention_grad_ref;
+extern const ms_kernel_variant ms__attention_cached_avx512, ms__attention_cached_avx2,
     ms__attention_cached_ref;
 
 /* ref_*.c, and one file for each family and instruction set */
 #define MS_DECLARE_VARIANTS(slot)                                                                  \
-    extern const ms_kernel_variant ms__##slot##_ref, ms__##slot##_avx2,                         \
-        ms__##slot##_avx512
+    extern const ms_kernel_variant ms__##slot##_ref, ms__##slot##_avx2, ms__##slot##_avx512
 MS_DECLARE_VARIANTS(column_sum);
 MS_DECLARE_VARIANTS(embedding);
 MS_DECLARE_VARIANTS(embedding_grad);

@@ -6,11 +6,12 @@
  */
 #include "device/cpu/cpu_kernels.h"
 
-#define THREE_VARIANTS(slot) {&ms__##slot##_avx512, &ms__##slot##_avx2, &ms__##slot##_ref}
+#define THREE_VARIANTS(slot)                                                                       \
+    { &ms__##slot##_avx512, &ms__##slot##_avx2, &ms__##slot##_ref }
 
 static const ms_kernel_variant *const variants[MS_SLOT_COUNT][MS_VARIANTS_MAX] = {
-    [MS_SLOT_MATMUL] = {&ms__matmul_avx512, &ms__matmul_onednn, &ms__matmul_ref},
-    [MS_SLOT_PACK] = {&ms__pack_avx512, &ms__pack_onednn, &ms__pack_ref},
+    [MS_SLOT_MATMUL] = {&ms__matmul_onednn, &ms__matmul_ref},
+    [MS_SLOT_PACK] = {&ms__pack_onednn, &ms__pack_ref},
     [MS_SLOT_COLUMN_SUM] = THREE_VARIANTS(column_sum),
     [MS_SLOT_EMBEDDING] = THREE_VARIANTS(embedding),
     [MS_SLOT_EMBEDDING_GRAD] = THREE_VARIANTS(embedding_grad),
@@ -19,12 +20,9 @@ static const ms_kernel_variant *const variants[MS_SLOT_COUNT][MS_VARIANTS_MAX] =
     [MS_SLOT_NORM_WEIGHT_GRAD] = THREE_VARIANTS(norm_weight_grad),
     [MS_SLOT_ACTIVATION] = THREE_VARIANTS(activation),
     [MS_SLOT_ACTIVATION_GRAD] = THREE_VARIANTS(activation_grad),
-    [MS_SLOT_ATTENTION] = {&ms__attention_onednn, &ms__attention_avx512, &ms__attention_avx2,
-                           &ms__attention_ref},
-    [MS_SLOT_ATTENTION_GRAD] = {&ms__attention_grad_onednn, &ms__attention_grad_avx512,
-                                &ms__attention_grad_avx2, &ms__attention_grad_ref},
-    [MS_SLOT_ATTENTION_CACHED] = {&ms__attention_cached_onednn, &ms__attention_cached_avx512,
-                                  &ms__attention_cached_avx2, &ms__attention_cached_ref},
+    [MS_SLOT_ATTENTION] = THREE_VARIANTS(attention),
+    [MS_SLOT_ATTENTION_GRAD] = THREE_VARIANTS(attention_grad),
+    [MS_SLOT_ATTENTION_CACHED] = THREE_VARIANTS(attention_cached),
     [MS_SLOT_ROPE] = THREE_VARIANTS(rope),
     [MS_SLOT_DROPOUT] = THREE_VARIANTS(dropout),
     [MS_SLOT_XENT_STATS] = THREE_VARIANTS(xent_stats),
@@ -37,4 +35,6 @@ static const ms_kernel_variant *const variants[MS_SLOT_COUNT][MS_VARIANTS_MAX] =
     [MS_SLOT_SGD] = THREE_VARIANTS(sgd),
 };
 
-const ms_kernel_variant *const *ms__cpu_variants(ms_slot slot) { return variants[slot]; }
+const ms_kernel_variant *const *ms__cpu_variants(ms_slot slot) {
+    return variants[slot];
+}

@@ -33,8 +33,8 @@ typedef struct panels {
 typedef struct problem {
     const ms_kernel_run_info *run;
     ms_dtype x_type, c_type;
-    int64_t m, n, k;               /* m: the rows of this run */
-    int64_t a_row, a_column;       /* strides of op(a) in elements */
+    int64_t m, n, k;         /* m: the rows of this run */
+    int64_t a_row, a_column; /* strides of op(a) in elements */
     int64_t b_row, b_column;
 } problem;
 
@@ -80,8 +80,8 @@ static void run_tile(const problem *p, panels *room, int64_t row, int64_t column
     memset(room->tile, 0, sizeof room->tile);
     for (int64_t k = 0; k < p->k; k += DEPTH) {
         int64_t depth = ms_min_i64(DEPTH, p->k - k);
-        copy_panel(arguments[0], p->x_type, row * p->a_row + k * p->a_column, p->a_row,
-                   p->a_column, rows, depth, room->a[0], DEPTH);
+        copy_panel(arguments[0], p->x_type, row * p->a_row + k * p->a_column, p->a_row, p->a_column,
+                   rows, depth, room->a[0], DEPTH);
         copy_panel(arguments[1], p->x_type, k * p->b_row + column * p->b_column, p->b_row,
                    p->b_column, depth, columns, room->b[0], COLUMNS);
         multiply(room, rows, depth);
@@ -89,8 +89,7 @@ static void run_tile(const problem *p, panels *room, int64_t row, int64_t column
     ms_dtype s_type = p->x_type == MS_F64 ? MS_F64 : MS_F32;
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < columns; j++) {
-            double bias =
-                arguments[2] != NULL ? ms__load(arguments[2], s_type, column + j) : 0.0;
+            double bias = arguments[2] != NULL ? ms__load(arguments[2], s_type, column + j) : 0.0;
             ms__store_acc(arguments[3], p->c_type, (row + i) * p->n + column + j,
                           room->tile[i][j] + bias, p->run->accumulate);
         }

@@ -31,8 +31,7 @@ static ms_status embedding_run(const ms_kernel_handle *handle, const ms_kernel_r
 
 const ms_kernel_variant ms__embedding_ref = {.name = "ref", .run = embedding_run};
 
-static ms_status embedding_grad_run(const ms_kernel_handle *handle,
-                                    const ms_kernel_run_info *run) {
+static ms_status embedding_grad_run(const ms_kernel_handle *handle, const ms_kernel_run_info *run) {
     void *const *arguments = run->arguments;
     const int32_t *ids = arguments[0];
     int64_t rows = ms__dim(handle, 0, 0);
@@ -68,9 +67,9 @@ static ms_status dropout_run(const ms_kernel_handle *handle, const ms_kernel_run
         uint64_t sample = (uint64_t)samples[row / positions];
         int64_t position = row % positions;
         for (int64_t c = 0; c < columns; c++) {
-            uint64_t i = (uint64_t)position *
-                             (uint64_t)handle->spec.attributes.dropout.columns_global +
-                         (uint64_t)(handle->spec.attributes.dropout.column_first + c);
+            uint64_t i =
+                (uint64_t)position * (uint64_t)handle->spec.attributes.dropout.columns_global +
+                (uint64_t)(handle->spec.attributes.dropout.column_first + c);
             uint32_t word = ms_random_at(key, sample, i / 4).word[i % 4];
             double keep = (double)ms_random_unit_f32(word) >= probability ? 1.0 : 0.0;
             ms__store(run->arguments[2], x_type, n * columns + c,

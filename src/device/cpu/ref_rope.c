@@ -41,8 +41,10 @@ ms_status ms__rope_prepare(ms_kernel_handle *handle, ms_dtype type) {
     size_t bytes = 0;
     if (!ms_size_mul((size_t)positions, (size_t)size, &count) ||
         !ms_size_mul(count, ms_dtype_bytes(type), &bytes)) {
-        return ms_fail(MS_ERR_RANGE, "kernel rope: a table of %" PRId64 " positions x %" PRId64
-                       " does not fit in memory", positions, size);
+        return ms_fail(MS_ERR_RANGE,
+                       "kernel rope: a table of %" PRId64 " positions x %" PRId64
+                       " does not fit in memory",
+                       positions, size);
     }
     void *table = NULL;
     MS_TRY(ms_alloc(bytes, MS_MEMORY_PLAN, &table));

@@ -12,8 +12,8 @@
 /* The column of a row's target, or -1 when it is ignored or belongs to another shard. */
 static int64_t target_column(const ms_kernel_handle *handle, int32_t target) {
     int64_t column = (int64_t)target - handle->spec.attributes.xent.first;
-    bool here = target != MS_IGNORED_TARGET && column >= 0 &&
-                column < handle->spec.attributes.xent.valid;
+    bool here =
+        target != MS_IGNORED_TARGET && column >= 0 && column < handle->spec.attributes.xent.valid;
     return here ? column : -1;
 }
 

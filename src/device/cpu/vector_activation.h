@@ -1,10 +1,10 @@
 /*
- * vector_activation.h - activation functions, plain and gated, with their gradients, over the vector
- * layer.
+ * vector_activation.h - activation functions, plain and gated, with their gradients, over the
+ * vector layer.
  *
- * Value and slope come from one evaluation, as they share the exponential; what a caller does not use
- * is removed by the compiler. Arguments of the exponential are clamped to where value and slope have
- * reached their limits, so that no infinity times zero arises from a finite argument.
+ * Value and slope come from one evaluation, as they share the exponential; what a caller does not
+ * use is removed by the compiler. Arguments of the exponential are clamped to where value and slope
+ * have reached their limits, so that no infinity times zero arises from a finite argument.
  */
 #ifndef MS_DEVICE_CPU_VECTOR_ACTIVATION_H
 #define MS_DEVICE_CPU_VECTOR_ACTIVATION_H
@@ -77,6 +77,8 @@ V_INLINE void activation_step(void *const *arguments, ms_dtype type,
                               ms_activation_function function, int64_t at, int count) {
     v_f32 value;
     v_f32 slope;
+    v_ahead(arguments[0], type, at);
+    v_ahead(arguments[2], type, at);
     activation_parts(function, v_get(arguments[0], type, at, count), &value, &slope);
     if (arguments[1] != NULL) {
         value = v_mul(value, v_get(arguments[1], type, at, count));
@@ -89,6 +91,9 @@ V_INLINE void activation_grad_step(void *const *arguments, ms_dtype type,
     v_f32 value;
     v_f32 slope;
     v_f32 dy = v_get(arguments[0], type, at, count);
+    v_ahead(arguments[0], type, at);
+    v_ahead(arguments[1], type, at);
+    v_ahead(arguments[3], type, at);
     activation_parts(function, v_get(arguments[1], type, at, count), &value, &slope);
     if (arguments[2] != NULL) {
         slope = v_mul(slope, v_get(arguments[2], type, at, count));

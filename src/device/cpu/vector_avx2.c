@@ -2,8 +2,9 @@
  * vector_avx2.c - all vector kernels, compiled for AVX2.
  *
  * The logic of each family stands once, in its header, over a thin layer of vector operations; this
- * file chooses the layer. Its flags come from its name (see CMakeLists.txt), so nothing in it may run
- * before CPUID has allowed it. Rejected: one file per kernel and instruction set, as the copies drift.
+ * file chooses the layer. Its flags come from its name (see CMakeLists.txt), so nothing in it may
+ * run before CPUID has allowed it. Rejected: one file per kernel and instruction set, as the copies
+ * drift.
  */
 #include "device/cpu/vector_avx2.h"
 

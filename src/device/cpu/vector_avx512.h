@@ -1,9 +1,10 @@
 /*
- * vector_avx512.h - the thin layer over AVX-512 (F, BW, DQ, VL) that the vector kernels are written in.
+ * vector_avx512.h - the thin layer over AVX-512 (F, BW, DQ, VL) that the vector kernels are written
+ * in.
  *
  * The same names as vector_avx2.h, so that each kernel's logic stands once, in vector_<family>.h. A
- * v_f32 holds V_LANES floats; "part" forms touch the first `count` elements only, the other lanes read
- * as 0. v_max and v_min return their second operand when one is NaN.
+ * v_f32 holds V_LANES floats; "part" forms touch the first `count` elements only, the other lanes
+ * read as 0. v_max and v_min return their second operand when one is NaN.
  */
 #ifndef MS_DEVICE_CPU_VECTOR_AVX512_H
 #define MS_DEVICE_CPU_VECTOR_AVX512_H
@@ -22,15 +23,25 @@ typedef __m512 v_f32;
 typedef __m512d v_f64;
 typedef __m512i v_u64;
 
-V_INLINE __mmask16 v__part(int count) { return (__mmask16)((1u << count) - 1u); }
+V_INLINE __mmask16 v__part(int count) {
+    return (__mmask16)((1u << count) - 1u);
+}
 
-V_INLINE v_f32 v_zero(void) { return _mm512_setzero_ps(); }
-V_INLINE v_f32 v_set(float value) { return _mm512_set1_ps(value); }
-V_INLINE v_f32 v_load(const float *from) { return _mm512_loadu_ps(from); }
+V_INLINE v_f32 v_zero(void) {
+    return _mm512_setzero_ps();
+}
+V_INLINE v_f32 v_set(float value) {
+    return _mm512_set1_ps(value);
+}
+V_INLINE v_f32 v_load(const float *from) {
+    return _mm512_loadu_ps(from);
+}
 V_INLINE v_f32 v_load_part(const float *from, int count) {
     return _mm512_maskz_loadu_ps(v__part(count), from);
 }
-V_INLINE void v_store(float *to, v_f32 value) { _mm512_storeu_ps(to, value); }
+V_INLINE void v_store(float *to, v_f32 value) {
+    _mm512_storeu_ps(to, value);
+}
 V_INLINE void v_store_part(float *to, int count, v_f32 value) {
     _mm512_mask_storeu_ps(to, v__part(count), value);
 }
@@ -66,29 +77,50 @@ V_INLINE void v_store_bf16_part(uint16_t *to, int count, v_f32 value) {
     _mm256_mask_storeu_epi16(to, v__part(count), v__narrow(value));
 }
 /* As a store to bf16 and a load from there would leave it. */
-V_INLINE v_f32 v_round_bf16(v_f32 value) { return v__widen(v__narrow(value)); }
+V_INLINE v_f32 v_round_bf16(v_f32 value) {
+    return v__widen(v__narrow(value));
+}
 
-V_INLINE v_f32 v_add(v_f32 a, v_f32 b) { return _mm512_add_ps(a, b); }
-V_INLINE v_f32 v_sub(v_f32 a, v_f32 b) { return _mm512_sub_ps(a, b); }
-V_INLINE v_f32 v_mul(v_f32 a, v_f32 b) { return _mm512_mul_ps(a, b); }
-V_INLINE v_f32 v_div(v_f32 a, v_f32 b) { return _mm512_div_ps(a, b); }
-V_INLINE v_f32 v_fma(v_f32 a, v_f32 b, v_f32 c) { return _mm512_fmadd_ps(a, b, c); }
+V_INLINE v_f32 v_add(v_f32 a, v_f32 b) {
+    return _mm512_add_ps(a, b);
+}
+V_INLINE v_f32 v_sub(v_f32 a, v_f32 b) {
+    return _mm512_sub_ps(a, b);
+}
+V_INLINE v_f32 v_mul(v_f32 a, v_f32 b) {
+    return _mm512_mul_ps(a, b);
+}
+V_INLINE v_f32 v_div(v_f32 a, v_f32 b) {
+    return _mm512_div_ps(a, b);
+}
+V_INLINE v_f32 v_fma(v_f32 a, v_f32 b, v_f32 c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
 /* c - a b */
-V_INLINE v_f32 v_fnma(v_f32 a, v_f32 b, v_f32 c) { return _mm512_fnmadd_ps(a, b, c); }
-V_INLINE v_f32 v_max(v_f32 a, v_f32 b) { return _mm512_max_ps(a, b); }
-V_INLINE v_f32 v_min(v_f32 a, v_f32 b) { return _mm512_min_ps(a, b); }
-V_INLINE v_f32 v_abs(v_f32 a) { return _mm512_abs_ps(a); }
+V_INLINE v_f32 v_fnma(v_f32 a, v_f32 b, v_f32 c) {
+    return _mm512_fnmadd_ps(a, b, c);
+}
+V_INLINE v_f32 v_max(v_f32 a, v_f32 b) {
+    return _mm512_max_ps(a, b);
+}
+V_INLINE v_f32 v_min(v_f32 a, v_f32 b) {
+    return _mm512_min_ps(a, b);
+}
+V_INLINE v_f32 v_abs(v_f32 a) {
+    return _mm512_abs_ps(a);
+}
 
-/* 1 / a to a last bit, for finite a with a normal inverse; NaN stays. By the estimate and one step of
- * Newton's, as a division of 16 lanes keeps the divider busy for 16 cycles. */
+/* 1 / a to a last bit, for finite a with a normal inverse; NaN stays. By the estimate and one step
+ * of Newton's, as a division of 16 lanes keeps the divider busy for 16 cycles. */
 V_INLINE v_f32 v_inverse(v_f32 a) {
     __m512 estimate = _mm512_rcp14_ps(a);
     __m512 error = _mm512_fnmadd_ps(a, estimate, _mm512_set1_ps(1.0f));
     return _mm512_fmadd_ps(estimate, error, estimate);
 }
 
-/* sqrt(a) to a last bit or two. By the estimate of 1 / sqrt and one step of Newton's, as the divider,
- * which the real square root would keep busy for 20 cycles, is wanted by AdamW's division. */
+/* sqrt(a) to a last bit or two. By the estimate of 1 / sqrt and one step of Newton's, as the
+ * divider, which the real square root would keep busy for 20 cycles, is wanted by AdamW's
+ * division. */
 V_INLINE v_f32 v_sqrt(v_f32 a) {
     __m512 estimate = _mm512_rsqrt14_ps(a);
     __m512 root = _mm512_mul_ps(a, estimate);
@@ -115,32 +147,74 @@ V_INLINE v_f32 v_first(v_f32 value, int count, float fill) {
     return _mm512_mask_mov_ps(_mm512_set1_ps(fill), v__part(count), value);
 }
 /* value 2^n for integral n in float; overflows to infinity, underflows by way of denormals to 0. */
-V_INLINE v_f32 v_scale_by_power(v_f32 value, v_f32 n) { return _mm512_scalef_ps(value, n); }
+V_INLINE v_f32 v_scale_by_power(v_f32 value, v_f32 n) {
+    return _mm512_scalef_ps(value, n);
+}
+
+/*
+ * Until v_denormals_restore, operands and results below the normal range count as 0 on this thread.
+ * Call both around a function that is not inlined, so that no arithmetic can move past them.
+ */
+V_INLINE uint32_t v_denormals_off(void) {
+    uint32_t control = _mm_getcsr();
+    _mm_setcsr(control | 0x8040u); /* flush to zero, denormals are zero */
+    return control;
+}
+V_INLINE void v_denormals_restore(uint32_t control) {
+    _mm_setcsr(control);
+}
 
 /* Asks for the cache line at an address, which may lie outside any object. */
-V_INLINE void v_prefetch(const void *address) { _mm_prefetch((const char *)address, _MM_HINT_T0); }
+V_INLINE void v_prefetch(const void *address) {
+    _mm_prefetch((const char *)address, _MM_HINT_T0);
+}
 
-V_INLINE float v_sum(v_f32 a) { return _mm512_reduce_add_ps(a); }
+V_INLINE float v_sum(v_f32 a) {
+    return _mm512_reduce_add_ps(a);
+}
 /* The largest lane, or a NaN or not when there are NaN. */
-V_INLINE float v_largest(v_f32 a) { return _mm512_reduce_max_ps(a); }
+V_INLINE float v_largest(v_f32 a) {
+    return _mm512_reduce_max_ps(a);
+}
 
-V_INLINE v_f64 v_zero_f64(void) { return _mm512_setzero_pd(); }
-V_INLINE v_f64 v_low_f64(v_f32 a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
-V_INLINE v_f64 v_high_f64(v_f32 a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
-V_INLINE v_f64 v_add_f64(v_f64 a, v_f64 b) { return _mm512_add_pd(a, b); }
-V_INLINE v_f64 v_fma_f64(v_f64 a, v_f64 b, v_f64 c) { return _mm512_fmadd_pd(a, b, c); }
-V_INLINE double v_sum_f64(v_f64 a) { return _mm512_reduce_add_pd(a); }
+V_INLINE v_f64 v_zero_f64(void) {
+    return _mm512_setzero_pd();
+}
+V_INLINE v_f64 v_low_f64(v_f32 a) {
+    return _mm512_cvtps_pd(_mm512_castps512_ps256(a));
+}
+V_INLINE v_f64 v_high_f64(v_f32 a) {
+    return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1));
+}
+V_INLINE v_f64 v_add_f64(v_f64 a, v_f64 b) {
+    return _mm512_add_pd(a, b);
+}
+V_INLINE v_f64 v_fma_f64(v_f64 a, v_f64 b, v_f64 c) {
+    return _mm512_fmadd_pd(a, b, c);
+}
+V_INLINE double v_sum_f64(v_f64 a) {
+    return _mm512_reduce_add_pd(a);
+}
 
-V_INLINE v_u64 v_set_u64(uint64_t value) { return _mm512_set1_epi64((int64_t)value); }
+V_INLINE v_u64 v_set_u64(uint64_t value) {
+    return _mm512_set1_epi64((int64_t)value);
+}
 /* first, first + 1, ... */
 V_INLINE v_u64 v_count_u64(uint64_t first) {
     return _mm512_add_epi64(v_set_u64(first), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
 }
-V_INLINE v_u64 v_xor_u64(v_u64 a, v_u64 b) { return _mm512_xor_si512(a, b); }
-V_INLINE v_u64 v_high_word_u64(v_u64 a) { return _mm512_srli_epi64(a, 32); }
+V_INLINE v_u64 v_xor_u64(v_u64 a, v_u64 b) {
+    return _mm512_xor_si512(a, b);
+}
+V_INLINE v_u64 v_high_word_u64(v_u64 a) {
+    return _mm512_srli_epi64(a, 32);
+}
 /* Product of the low words. */
-V_INLINE v_u64 v_mul_words_u64(v_u64 a, v_u64 b) { return _mm512_mul_epu32(a, b); }
-/* Stores lane by lane the low words of a, b, c, d: a0 b0 c0 d0 a1 b1 ... (4 * V_LANES_U64 words). */
+V_INLINE v_u64 v_mul_words_u64(v_u64 a, v_u64 b) {
+    return _mm512_mul_epu32(a, b);
+}
+/* Stores lane by lane the low words of a, b, c, d: a0 b0 c0 d0 a1 b1 ... (4 * V_LANES_U64
+ * words). */
 V_INLINE void v_store_words(uint32_t *to, v_u64 a, v_u64 b, v_u64 c, v_u64 d) {
     __m512i ab = _mm512_mask_blend_epi32(0xaaaa, a, _mm512_slli_epi64(b, 32));
     __m512i cd = _mm512_mask_blend_epi32(0xaaaa, c, _mm512_slli_epi64(d, 32));

@@ -1,9 +1,10 @@
 /*
  * vector_dropout.h - dropout over the vector layer.
  *
- * Random words are those of ms_random_at (Philox 4x32-10), V_LANES_U64 counters at a time, each in the
- * low half of a 64-bit lane, whose high halves hold what the multiplication leaves there. A piece of a
- * row's words is made first and then applied, as a row need not begin at a multiple of four words.
+ * Random words are those of ms_random_at (Philox 4x32-10), V_LANES_U64 counters at a time, each in
+ * the low half of a 64-bit lane, whose high halves hold what the multiplication leaves there. A
+ * piece of a row's words is made first and then applied, as a row need not begin at a multiple of
+ * four words.
  */
 #ifndef MS_DEVICE_CPU_VECTOR_DROPOUT_H
 #define MS_DEVICE_CPU_VECTOR_DROPOUT_H
@@ -13,8 +14,8 @@
 #include "base/memory.h"
 #include "device/cpu/cpu_kernels.h"
 
-#define DROPOUT_PIECE 1024                      /* columns */
-#define DROPOUT_BATCH (4 * V_LANES_U64)         /* words made at once */
+#define DROPOUT_PIECE 1024              /* columns */
+#define DROPOUT_BATCH (4 * V_LANES_U64) /* words made at once */
 #define DROPOUT_WORDS (DROPOUT_PIECE + 2 * DROPOUT_BATCH)
 #define DROPOUT_ROUNDS 10
 
@@ -73,9 +74,8 @@ V_INLINE void dropout_piece(void *const *arguments, ms_dtype type, const dropout
 static void dropout_row(const ms_kernel_handle *handle, const ms_kernel_run_info *run,
                         const dropout_stream *stream, int64_t n, int64_t position) {
     int64_t columns = ms__dim(handle, 0, 1);
-    uint64_t index =
-        (uint64_t)position * (uint64_t)handle->spec.attributes.dropout.columns_global +
-        (uint64_t)handle->spec.attributes.dropout.column_first;
+    uint64_t index = (uint64_t)position * (uint64_t)handle->spec.attributes.dropout.columns_global +
+                     (uint64_t)handle->spec.attributes.dropout.column_first;
     for (int64_t c = 0; c < columns; c += DROPOUT_PIECE) {
         int64_t count = ms_min_i64(DROPOUT_PIECE, columns - c);
         int64_t at = n * columns + c;
@@ -95,7 +95,7 @@ static ms_status dropout_run(const ms_kernel_handle *handle, const ms_kernel_run
     dropout_stream common = {.key = handle->spec.attributes.dropout.key,
                              .threshold = (uint32_t)ceil(probability * 0x1p24),
                              .scale = (float)(1.0 / (1.0 - probability))};
-#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows * columns))
+#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows *columns))
     for (int64_t n = 0; n < rows; n++) {
         int64_t row = handle->spec.attributes.dropout.row_first + n;
         int64_t positions = handle->spec.attributes.dropout.positions;

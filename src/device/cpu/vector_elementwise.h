@@ -11,6 +11,9 @@
 #include "device/cpu/cpu_kernels.h"
 
 V_INLINE void add_step(void *const *arguments, ms_dtype type, int64_t at, int count) {
+    v_ahead(arguments[0], type, at);
+    v_ahead(arguments[1], type, at);
+    v_ahead(arguments[2], type, at);
     v_f32 a = v_get(arguments[0], type, at, count);
     v_f32 b = v_get(arguments[1], type, at, count);
     v_put(arguments[2], type, at, count, v_add(a, b));
@@ -55,6 +58,8 @@ V_INLINE void cast_piece(void *const *arguments, ms_dtype from, ms_dtype to, int
                          int64_t last) {
     int64_t i = first;
     for (; i + V_LANES <= last; i += V_LANES) {
+        v_ahead(arguments[0], from, i);
+        v_ahead(arguments[1], to, i);
         v_put(arguments[1], to, i, V_LANES, v_get(arguments[0], from, i, V_LANES));
     }
     if (i < last) {
@@ -97,8 +102,8 @@ V_INLINE double block_sum(const float *x, int64_t count, bool squares) {
     v_f64 high[2] = {v_zero_f64(), v_zero_f64()};
     int64_t i = 0;
     for (; i + 2 * V_LANES <= count; i += 2 * V_LANES) {
-        v_prefetch((const char *)(x + i) + V_AHEAD_BYTES);
-        v_prefetch((const char *)(x + i + V_LANES) + V_AHEAD_BYTES);
+        v_ahead(x, MS_F32, i);
+        v_ahead(x, MS_F32, i + V_LANES);
         block_sum_step(x, i, V_LANES, squares, &low[0], &high[0]);
         block_sum_step(x, i + V_LANES, V_LANES, squares, &low[1], &high[1]);
     }

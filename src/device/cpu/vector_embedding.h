@@ -1,9 +1,9 @@
 /*
- * vector_embedding.h - rows of a table by id, its gradient, rotary embedding and dropout, over the
- * vector layer.
+ * vector_embedding.h - rows of a table by id, its gradient, and rotary embedding, over the vector
+ * layer.
  *
- * The gradient of the table is shared out by columns, not by rows: each thread goes through all ids in
- * order over its own columns, so equal ids are added in row order and no two threads meet.
+ * The gradient of the table is shared out by columns, not by rows: each thread goes through all ids
+ * in order over its own columns, so equal ids are added in row order and no two threads meet.
  */
 #ifndef MS_DEVICE_CPU_VECTOR_EMBEDDING_H
 #define MS_DEVICE_CPU_VECTOR_EMBEDDING_H
@@ -50,10 +50,9 @@ static ms_status embedding_run(const ms_kernel_handle *handle, const ms_kernel_r
     int64_t columns = ms__dim(handle, 1, 1);
     ms_dtype type = ms__dtype(handle, 1);
     const int32_t *ids = run->arguments[0];
-#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows * columns))
+#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows *columns))
     for (int64_t n = 0; n < rows; n++) {
-        int64_t entry =
-            embedding_entry(ids[n], handle->spec.attributes.embedding.first, entries);
+        int64_t entry = embedding_entry(ids[n], handle->spec.attributes.embedding.first, entries);
         if (type == MS_F32) {
             embedding_row(run->arguments, MS_F32, entry, n, columns);
         } else {
@@ -87,8 +86,7 @@ static void embedding_grad_columns(const ms_kernel_handle *handle, const ms_kern
     const int32_t *ids = run->arguments[0];
     float *table = run->arguments[2];
     for (int64_t n = 0; n < rows; n++) {
-        int64_t entry =
-            embedding_entry(ids[n], handle->spec.attributes.embedding.first, entries);
+        int64_t entry = embedding_entry(ids[n], handle->spec.attributes.embedding.first, entries);
         int64_t at = n * columns + first;
         if (entry < 0) {
             continue;
@@ -103,8 +101,7 @@ static void embedding_grad_columns(const ms_kernel_handle *handle, const ms_kern
     }
 }
 
-static ms_status embedding_grad_run(const ms_kernel_handle *handle,
-                                    const ms_kernel_run_info *run) {
+static ms_status embedding_grad_run(const ms_kernel_handle *handle, const ms_kernel_run_info *run) {
     int64_t columns = ms__dim(handle, 2, 1);
     int64_t elements = ms__dim(handle, 2, 0) * columns;
     int team = v_team(handle, ms__dim(handle, 0, 0) * columns);
@@ -165,7 +162,7 @@ static ms_status rope_run(const ms_kernel_handle *handle, const ms_kernel_run_in
     int64_t heads = handle->spec.attributes.rope.heads;
     int64_t size = handle->spec.attributes.rope.head_size;
     ms_dtype type = ms__dtype(handle, 0);
-#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows * heads * size))
+#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows *heads *size))
     for (int64_t n = 0; n < rows; n++) {
         const float *cosines = (const float *)handle->state + positions[n] * size;
         if (type == MS_F32) {

@@ -1,11 +1,12 @@
 /*
- * vector_norm.h - layer and RMS norm with their gradients, and sums over rows, over the vector layer.
+ * vector_norm.h - layer and RMS norm with their gradients, and sums over rows, over the vector
+ * layer.
  *
  * A row is worked on while it lies in the first-level cache: sum and mean, variance, result. Sums
  * over rows (gradients of weights and biases) go down strips of columns: each strip's sums stay in
  * cache over blocks of rows, and a column's order of additions depends on the number of rows only,
- * never on the strip or the thread. Rejected: partial sums per thread, as their number would show in the
- * bits.
+ * never on the strip or the thread. Rejected: partial sums per thread, as their number would show
+ * in the bits.
  */
 #ifndef MS_DEVICE_CPU_VECTOR_NORM_H
 #define MS_DEVICE_CPU_VECTOR_NORM_H
@@ -40,7 +41,8 @@ V_INLINE float norm_sum_row(void *const *arguments, ms_dtype type, int64_t at, i
     int64_t c = 0;
     for (; c + NORM_CHAINS * V_LANES <= columns; c += NORM_CHAINS * V_LANES) {
         for (int j = 0; j < NORM_CHAINS; j++) {
-            chains[j] = v_add(chains[j], norm_sum_step(arguments, type, at + c + j * V_LANES, V_LANES));
+            chains[j] =
+                v_add(chains[j], norm_sum_step(arguments, type, at + c + j * V_LANES, V_LANES));
         }
     }
     for (; c + V_LANES <= columns; c += V_LANES) {
@@ -115,7 +117,7 @@ static ms_status norm_run(const ms_kernel_handle *handle, const ms_kernel_run_in
     ms_dtype type = ms__dtype(handle, 0);
     bool rms = handle->spec.attributes.norm.rms;
     double epsilon = handle->spec.attributes.norm.epsilon;
-#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows * columns))
+#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows *columns))
     for (int64_t n = 0; n < rows; n++) {
         if (type == MS_F32) {
             norm_row(run->arguments, MS_F32, n, columns, rms, epsilon);
@@ -137,27 +139,25 @@ typedef struct norm_moments {
 
 V_INLINE void norm_moments_step(void *const *arguments, ms_dtype type, const norm_moments *row,
                                 int64_t at, int64_t c, int count, v_f32 *sum_g, v_f32 *sum_gn) {
-    v_f32 g = v_mul(v_get(arguments[0], type, at + c, count),
-                    v_get(arguments[2], MS_F32, c, count));
-    v_f32 normal =
-        v_mul(v_sub(v_get(arguments[1], type, at + c, count), row->mean), row->inverse);
+    v_f32 g =
+        v_mul(v_get(arguments[0], type, at + c, count), v_get(arguments[2], MS_F32, c, count));
+    v_f32 normal = v_mul(v_sub(v_get(arguments[1], type, at + c, count), row->mean), row->inverse);
     *sum_g = v_add(*sum_g, g);
     *sum_gn = v_fma(g, normal, *sum_gn);
 }
 
 V_INLINE void norm_input_grad_step(void *const *arguments, ms_dtype type, const norm_moments *row,
                                    int64_t at, int64_t c, int count) {
-    v_f32 g = v_mul(v_get(arguments[0], type, at + c, count),
-                    v_get(arguments[2], MS_F32, c, count));
-    v_f32 normal =
-        v_mul(v_sub(v_get(arguments[1], type, at + c, count), row->mean), row->inverse);
+    v_f32 g =
+        v_mul(v_get(arguments[0], type, at + c, count), v_get(arguments[2], MS_F32, c, count));
+    v_f32 normal = v_mul(v_sub(v_get(arguments[1], type, at + c, count), row->mean), row->inverse);
     v_f32 value = v_fnma(normal, row->mean_gn, v_sub(g, row->mean_g));
     v_f32 residual = arguments[4] != NULL ? v_get(arguments[4], type, at + c, count) : v_zero();
     v_put(arguments[5], type, at + c, count, v_fma(value, row->inverse, residual));
 }
 
-V_INLINE void norm_input_grad_row(void *const *arguments, ms_dtype type, int64_t n,
-                                  int64_t columns, bool rms) {
+V_INLINE void norm_input_grad_row(void *const *arguments, ms_dtype type, int64_t n, int64_t columns,
+                                  bool rms) {
     int64_t at = n * columns;
     const float *stats = (const float *)arguments[3] + 2 * n;
     norm_moments row = {.mean = v_set(rms ? 0.0f : stats[0]), .inverse = v_set(stats[1])};
@@ -192,7 +192,7 @@ static ms_status norm_input_grad_run(const ms_kernel_handle *handle,
     int64_t columns = ms__dim(handle, 0, 1);
     ms_dtype type = ms__dtype(handle, 0);
     bool rms = handle->spec.attributes.norm.rms;
-#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows * columns))
+#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows *columns))
     for (int64_t n = 0; n < rows; n++) {
         if (type == MS_F32) {
             norm_input_grad_row(run->arguments, MS_F32, n, columns, rms);

@@ -1,11 +1,11 @@
 /*
  * vector_xent.h - softmax cross-entropy over the vector layer.
  *
- * The head's logits are the largest tensor of a step, so each kernel goes through a row once. Stats:
- * blocks of columns that fit the first-level cache are read for their maximum and then for the sum of
- * exponentials; when a block raises the row's maximum the sum so far is scaled down (Milakov &
- * Gimelshein 2018, "Online normalizer calculation for softmax"). Gradient: one exponential and one
- * product per logit, the target's element put right afterwards.
+ * The head's logits are the largest tensor of a step, so each kernel goes through a row once.
+ * Stats: blocks of columns that fit the first-level cache are read for their maximum and then for
+ * the sum of exponentials; when a block raises the row's maximum the sum so far is scaled down
+ * (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"). Gradient: one
+ * exponential and one product per logit, the target's element put right afterwards.
  */
 #ifndef MS_DEVICE_CPU_VECTOR_XENT_H
 #define MS_DEVICE_CPU_VECTOR_XENT_H
@@ -81,8 +81,8 @@ static void xent_block(xent_row *row, const float *logits, int64_t count) {
 /* The column of a row's target, or -1 when it is ignored or belongs to another shard. */
 static int64_t xent_target_column(const ms_kernel_handle *handle, int32_t target) {
     int64_t column = (int64_t)target - handle->spec.attributes.xent.first;
-    bool here = target != MS_IGNORED_TARGET && column >= 0 &&
-                column < handle->spec.attributes.xent.valid;
+    bool here =
+        target != MS_IGNORED_TARGET && column >= 0 && column < handle->spec.attributes.xent.valid;
     return here ? column : -1;
 }
 
@@ -103,7 +103,7 @@ static ms_status xent_stats_run(const ms_kernel_handle *handle, const ms_kernel_
     const float *logits = run->arguments[0];
     const int32_t *targets = run->arguments[1];
     float *stats = run->arguments[2];
-#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows * columns))
+#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows *columns))
     for (int64_t n = 0; n < rows; n++) {
         xent_stats_row(logits + n * columns, handle->spec.attributes.xent.valid,
                        xent_target_column(handle, targets[n]), stats + 3 * n);
@@ -140,7 +140,10 @@ V_INLINE void xent_grad_columns(const float *logits, void *out, ms_dtype type, i
     for (; c + V_LANES <= valid; c += V_LANES) {
         v_f32 exponential = v_exp_below(v_sub(v_load(logits + c), v_set(maximum)));
         v_put(out, type, at + c, V_LANES, v_mul(exponential, v_set(factor)));
-        v_prefetch((const char *)(logits + c) + V_AHEAD_BYTES);
+        v_ahead(logits, MS_F32, c);
+        if (type != MS_F32) { /* else mostly logits themselves */
+            v_ahead(out, type, at + c);
+        }
     }
     if (c < valid) {
         int part = (int)(valid - c);
@@ -194,7 +197,7 @@ static ms_status xent_grad_run(const ms_kernel_handle *handle, const ms_kernel_r
     const int32_t *targets = run->arguments[1];
     double scale = *(const double *)run->arguments[3];
     float *loss = run->arguments[5];
-#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows * columns))
+#pragma omp parallel for schedule(static) num_threads(v_team(handle, rows *columns))
     for (int64_t n = 0; n < rows; n++) {
         xent_total total = xent_combine(run->arguments[2], ms__dim(handle, 2, 0), rows, n);
         double value = log(total.sum) + total.maximum - total.target_logit;

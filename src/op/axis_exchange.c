@@ -1,5 +1,5 @@
 /*
- * collective.c - communication inside a step as operators with known transposes:
+ * axis_exchange.c - communication inside a step as operators with known transposes:
  *
  *   all_gather <-> reduce_scatter      copy (identity) <-> all_reduce
  *

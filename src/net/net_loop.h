@@ -1,6 +1,6 @@
-/* loop.h - transport between ranks of one process: tests, the simulator, and jobs of one rank. */
-#ifndef MS_NET_LOOP_H
-#define MS_NET_LOOP_H
+/* net_loop.h - transport between ranks of one process: tests, the simulator, and jobs of one rank. */
+#ifndef MS_NET_NET_LOOP_H
+#define MS_NET_NET_LOOP_H
 
 #include "net/transport.h"
 

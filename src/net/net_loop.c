@@ -1,5 +1,5 @@
 /*
- * loop.c - ranks of one process, on threads of their own or stepped by one thread.
+ * net_loop.c - ranks of one process, on threads of their own or stepped by one thread.
  *
  * Where it stands: what tests, the simulator and jobs of one rank run on. The frames and streams are
  * those of exchange.c, so the code under test is the code that shm runs.
@@ -12,7 +12,7 @@
  * show up late, by random numbers that depend on the seed, the rank and how often it looked. One thread
  * stepping all ranks in a fixed order therefore sees the same events each time.
  */
-#include "net/loop.h"
+#include "net/net_loop.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -172,6 +172,7 @@ static const ms_transport_ops loop_ops = {
     .poll = ms__exchange_poll,
     .peek = ms__exchange_peek,
     .consume = ms__exchange_consume,
+    .spin_pays = ms__exchange_spin_pays,
     .wait_prepare = ms__exchange_wait_prepare,
     .wait_commit = ms__exchange_wait_commit,
     .wait_cancel = ms__exchange_wait_cancel,
