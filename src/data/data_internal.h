@@ -1,10 +1,10 @@
 /*
  * data_internal.h - shared by the files of data/.
  *
- *   dataset.c            samples            over  blend.c (which source), data_source.c (its
- * tokens) dataset_build.c      .bin/.idx writing  over  tokenize.c data_source.c             a
- * stream of tokens over  tokenize.c (text, JSONL) or format/indexed (pairs) tokenize.c text to
- * tokens on several threads, over text_units.c (where text may be cut)
+ *   dataset.c        samples, over blend.c (which source) and data_source.c (its tokens)
+ *   dataset_build.c  pairs written, over tokenize.c
+ *   data_source.c    a stream of tokens, over tokenize.c (text, JSONL) or format/indexed (pairs)
+ *   tokenize.c       text to tokens on several threads, over text_units.c (where it may be cut)
  */
 #ifndef MS_DATA_DATA_INTERNAL_H
 #define MS_DATA_DATA_INTERNAL_H
@@ -62,8 +62,9 @@ ms_status ms__text_units_make(const ms_tokenizer *tokenizer, const ms_text_part 
 int64_t ms__text_characters(const char *bytes, size_t length);
 /* The byte at which character floor(fraction x characters) begins. */
 size_t ms__text_split(const char *bytes, size_t length, double fraction);
-/* Length of the end of a paragraph (an empty line) at `at`; 0 when there is none. */
-size_t ms__paragraph_separator(const char *bytes, size_t at, size_t end);
+/* Length of two line ends (LF or CR LF) at `at`, which end a paragraph; 0 when they are not there.
+ */
+size_t ms__paragraph_end(const char *bytes, size_t at, size_t end);
 
 /* ---- sources ---- */
 

@@ -3,8 +3,9 @@
  *
  * Main path: cli/data.c -> [ms_dataset_build] -> tokenize.c (threads) -> format/indexed (writer).
  *
- *   batches of tokens, in the order of the text:   | t t t E t t | t t t t | t E t E |    E: a
- * document ends documents:                                      1111111 222222222222222222 3333
+ *   batches of tokens, in the order of the text, where E ends a document:
+ *       | t t t E t t | t t t t | t E t E |
+ *         1111111 2222222222222222222 333
  *   held between batches (`open`): the tokens of a document that has not ended yet
  *
  * Invariants: what is written depends on the text and the tokenizer alone (text_units.c cuts by

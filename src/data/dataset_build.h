@@ -14,8 +14,8 @@
 /* What one document is. */
 typedef enum ms_documents {
     MS_DOCUMENTS_FILE,       /* the whole text file */
-    MS_DOCUMENTS_PARAGRAPHS, /* what lies between empty lines */
-    MS_DOCUMENTS_LINES,      /* a line of text */
+    MS_DOCUMENTS_PARAGRAPHS, /* up to and with the next empty line: together they are the text */
+    MS_DOCUMENTS_LINES,      /* a line of text, without its end */
     MS_DOCUMENTS_JSONL,      /* the text of an object of a JSONL file */
 } ms_documents;
 

@@ -4,7 +4,7 @@
  * Stands under tokenize.c. A unit is about half a MiB of one input:
  *
  *   JSONL       lines that begin in the unit (format/jsonl deals with ranges)
- *   lines       cut after a newline; paragraphs: after the first separator of a run of newlines
+ *   lines       cut after a newline; paragraphs: after the first two line ends of a run
  *   whole file  byte tokenizer anywhere, char tokenizer between characters; all others only where
  * the tokenizer itself shows that a cut changes nothing: the ids of 1 KiB before and 1 KiB after it
  * are those of the 2 KiB together
@@ -58,11 +58,16 @@ size_t ms__text_split(const char *bytes, size_t length, double fraction) {
     return at;
 }
 
-size_t ms__paragraph_separator(const char *bytes, size_t at, size_t end) {
-    if (end - at >= 2 && bytes[at] == '\n' && bytes[at + 1] == '\n') {
-        return 2;
+size_t ms__paragraph_end(const char *bytes, size_t at, size_t end) {
+    size_t begin = at;
+    for (int line_ends = 0; line_ends < 2; line_ends++) {
+        at += at + 1 < end && bytes[at] == '\r';
+        if (at >= end || bytes[at] != '\n') {
+            return 0;
+        }
+        at++;
     }
-    return end - at >= 4 && memcmp(bytes + at, "\r\n\r\n", 4) == 0 ? 4 : 0;
+    return at - begin;
 }
 
 static size_t after_newline(const ms_text_part *part, size_t at) {
@@ -70,12 +75,12 @@ static size_t after_newline(const ms_text_part *part, size_t at) {
     return found != NULL ? (size_t)(found - part->bytes) + 1 : part->end;
 }
 
-/* Only where a run of newlines begins: inside of it the separators depend on where one starts. */
-static size_t after_separator(const ms_text_part *part, size_t at) {
+/* Only where a run of line ends begins: there a paragraph ends wherever the search began. */
+static size_t after_paragraph(const ms_text_part *part, size_t at) {
     for (; at < part->end; at++) {
-        size_t length = ms__paragraph_separator(part->bytes, at, part->end);
-        if (length > 0 && at > part->begin && part->bytes[at - 1] != '\n' &&
-            part->bytes[at - 1] != '\r') {
+        bool inside = part->bytes[at - 1] == '\n' || part->bytes[at - 1] == '\r';
+        size_t length = inside ? 0 : ms__paragraph_end(part->bytes, at, part->end);
+        if (length > 0) {
             return at + length;
         }
     }
@@ -145,7 +150,7 @@ static size_t next_border(cutter *cut, const ms_text_part *part, size_t at) {
     case MS_DOCUMENTS_LINES:
         return after_newline(part, at);
     case MS_DOCUMENTS_PARAGRAPHS:
-        return after_separator(part, at);
+        return after_paragraph(part, at);
     case MS_DOCUMENTS_FILE:
         break;
     }

@@ -91,14 +91,16 @@ static ms_status add_paragraphs(const ms_tokenize_job *job, ms_tokenizer_scratch
                                 const ms_text_part *part, const ms_text_unit *unit,
                                 ms_token_batch *batch) {
     size_t begin = unit->begin;
+    bool any = false; /* empty lines at the start belong to what follows */
     for (size_t at = begin; at < unit->end;) {
-        size_t separator = ms__paragraph_separator(part->bytes, at, unit->end);
-        if (separator == 0) {
-            at++;
-            continue;
+        size_t length = any ? ms__paragraph_end(part->bytes, at, unit->end) : 0;
+        any = any || (part->bytes[at] != '\n' && part->bytes[at] != '\r');
+        at += length > 0 ? length : 1;
+        if (length > 0) {
+            MS_TRY(add_document(job, scratch, part->bytes + begin, at - begin, batch));
+            begin = at;
+            any = false;
         }
-        MS_TRY(add_document(job, scratch, part->bytes + begin, at - begin, batch));
-        begin = at += separator;
     }
     return begin < unit->end
                ? add_document(job, scratch, part->bytes + begin, unit->end - begin, batch)

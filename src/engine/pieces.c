@@ -62,6 +62,9 @@ static void add_master(piece_list *list, const ms_program_parameter *parameter) 
     const ms_program *program = engine->program;
     const ms_bucket *bucket = &program->buckets[parameter->bucket];
     ms_segment own = own_part(program, parameter);
+    if (own.count == 0) {
+        return;
+    }
     int64_t flat = parameter->flat_start + own.start;
     bool apart = program->separate_master && !bucket->vector;
     void *data = apart ? own_element(engine, program->master, bucket->master_start, bucket, flat)
@@ -75,7 +78,7 @@ static void add_states(piece_list *list, const ms_program_parameter *parameter) 
     const ms_program *program = engine->program;
     const ms_bucket *bucket = &program->buckets[parameter->bucket];
     ms_segment own = own_part(program, parameter);
-    for (int s = 0; s < program->optimizer_states; s++) {
+    for (int s = 0; own.count > 0 && s < program->optimizer_states; s++) {
         ms_buffer array = program->states;
         array.offset += (size_t)s * array.stride;
         add_piece(list, parameter, ms_optimizer_state_name(program->request.optimizer, s),
@@ -98,6 +101,9 @@ static void add_weights(piece_list *list, const ms_program_parameter *parameter)
 static void add_gradients(piece_list *list, const ms_program_parameter *parameter) {
     const ms_program *program = list->engine->program;
     ms_segment own = own_part(program, parameter);
+    if (own.count == 0) {
+        return;
+    }
     add_piece(list, parameter, "gradient", own.start, own.count, program->wide,
               at(list->engine, ms_program_gradient(program, parameter->flat_start + own.start)),
               is_writer(program, parameter));

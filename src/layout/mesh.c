@@ -27,13 +27,13 @@ int64_t ms_mesh_ranks(const ms_mesh *mesh) {
 ms_status ms_mesh_check(const ms_mesh *mesh) {
     for (int axis = 0; axis < MS_AXIS_COUNT; axis++) {
         if (mesh->size[axis] < 1) {
-            return ms_fail(MS_ERR_RANGE, "a mesh has at least 1 rank along axis %s, not %" PRId64,
+            return ms_fail(MS_ERR_CONFIG, "a mesh has at least 1 rank along axis %s, not %" PRId64,
                            ms_axis_name((ms_axis)axis), mesh->size[axis]);
         }
     }
     const int64_t *size = mesh->size;
     if (ms_mesh_ranks(mesh) > MS_RANKS_MAX) {
-        return ms_fail(MS_ERR_RANGE,
+        return ms_fail(MS_ERR_CONFIG,
                        "tensor %" PRId64 " x context %" PRId64 " x expert %" PRId64 " x data %" PRId64
                        " x pipeline %" PRId64 " are more than %d ranks",
                        size[MS_AXIS_TENSOR], size[MS_AXIS_CONTEXT], size[MS_AXIS_EXPERT],

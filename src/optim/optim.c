@@ -1,10 +1,16 @@
 /*
  * optim.c - section `optimizer`, learning-rate schedules, clipping, hyper-parameters of a step.
  *
- * The learning rate is a function of step and tokens alone: nothing to save, nothing to restore wrongly.
+ * Where it stands: program/ asks which slot and how much state; train/ asks for the learning rate of a step;
+ * engine/ fills the hyper-parameters that the update's kernel reads. The arithmetic is the kernel's.
+ *
+ * Invariant: the learning rate is a function of step and tokens alone: nothing to save, nothing to restore
+ * wrongly, and every replica computes the same bits.
+ * Rejected: a scheduler object with a state of its own (after a resume it warms up again, or is one step behind).
  */
 #include "optim/optim.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 #define FIELD(name) offsetof(ms_optimizer_config, name)
@@ -28,7 +34,7 @@ static const ms_key keys[] = {
     {"decay_tokens", MS_KEY_INT, FIELD(decay_tokens), "0", "tokens", 0, 9e18, NULL, false,
      "When positive: tokens at which min_lr is reached, in place of decay_steps."},
     {"wsd_fraction", MS_KEY_REAL, FIELD(wsd_fraction), "0.2", "", 0, 1, NULL, false,
-     "Part of the run in which wsd falls."},
+     "wsd: last part of decay_steps (or decay_tokens) in which the learning rate falls."},
     {"beta1", MS_KEY_REAL, FIELD(beta1), "0.9", "", 0, 0.999999, NULL, false,
      "AdamW: decay of the first moment."},
     {"beta2", MS_KEY_REAL, FIELD(beta2), "0.99", "", 0, 0.999999999, NULL, false,
@@ -68,23 +74,44 @@ ms_slot ms_optimizer_slot(const ms_optimizer_config *config) {
     return config->name == MS_OPTIMIZER_ADAMW ? MS_SLOT_ADAMW : MS_SLOT_SGD;
 }
 
-/* How far a run has come: by tokens where a number of tokens is set, else by updates. */
-static double progress(int64_t tokens_total, int64_t tokens, int64_t steps_total, int64_t step) {
-    return tokens_total > 0 ? (double)tokens / (double)tokens_total
-                            : (double)step / (double)ms_max_i64(steps_total, 1);
+/* Where the decay begins, where it ends and where the run is, all in updates or all in tokens. */
+typedef struct decay_span {
+    double begin, end, at;
+} decay_span;
+
+static decay_span span_of(const ms_optimizer_config *config, int64_t step, int64_t steps_total,
+                          int64_t tokens) {
+    bool warm_by_tokens = config->warmup_tokens > 0;
+    if (config->decay_tokens > 0) {
+        return (decay_span){.begin = warm_by_tokens ? (double)config->warmup_tokens : 0,
+                            .end = (double)config->decay_tokens,
+                            .at = (double)tokens};
+    }
+    int64_t end = config->decay_steps == MS_AUTO ? steps_total : config->decay_steps;
+    return (decay_span){.begin = warm_by_tokens ? 0 : (double)config->warmup_steps,
+                        .end = (double)end,
+                        .at = (double)step};
 }
 
-static double decayed(const ms_optimizer_config *config, double done) {
+/* Part of the way from `begin` to `end` that has been gone. */
+static double part_gone(double begin, double end, double at) {
+    if (at >= end) {
+        return 1;
+    }
+    return at <= begin ? 0 : (at - begin) / (end - begin);
+}
+
+static double decayed(const ms_optimizer_config *config, decay_span span) {
     double range = config->lr - config->min_lr;
+    double gone = part_gone(span.begin, span.end, span.at);
     switch ((ms_decay_kind)config->decay) {
     case MS_DECAY_COSINE:
-        return config->min_lr + 0.5 * (1.0 + cos(acos(-1.0) * done)) * range;
+        return config->min_lr + 0.5 * (1.0 + cos(acos(-1.0) * gone)) * range;
     case MS_DECAY_LINEAR:
-        return config->lr - done * range;
+        return config->min_lr + (1.0 - gone) * range;
     case MS_DECAY_WSD: {
-        double begin = 1.0 - config->wsd_fraction;
-        double falling = done <= begin ? 0 : (done - begin) / config->wsd_fraction;
-        return config->lr - falling * range;
+        double fall = fmax(span.begin, (1.0 - config->wsd_fraction) * span.end);
+        return config->min_lr + (1.0 - part_gone(fall, span.end, span.at)) * range;
     }
     default:
         return config->lr;
@@ -93,35 +120,20 @@ static double decayed(const ms_optimizer_config *config, double done) {
 
 double ms_learning_rate(const ms_optimizer_config *config, int64_t step, int64_t steps_total,
                         int64_t tokens) {
-    bool warm_by_tokens = config->warmup_tokens > 0;
-    if (warm_by_tokens ? tokens < config->warmup_tokens : step < config->warmup_steps) {
-        double part = warm_by_tokens
-                          ? (double)(tokens + 1) / (double)(config->warmup_tokens + 1)
-                          : (double)(step + 1) / (double)(config->warmup_steps + 1);
-        return config->lr * part;
+    bool by_tokens = config->warmup_tokens > 0;
+    int64_t warmup = by_tokens ? config->warmup_tokens : config->warmup_steps;
+    int64_t at = by_tokens ? tokens : step;
+    if (at < warmup) {
+        return config->lr * ((double)at + 1.0) / ((double)warmup + 1.0);
     }
-    int64_t decay_steps = config->decay_steps == MS_AUTO ? steps_total : config->decay_steps;
-    double warm = warm_by_tokens
-                      ? progress(config->decay_tokens, config->warmup_tokens, decay_steps, step)
-                      : progress(0, 0, decay_steps, config->warmup_steps);
-    if (config->decay_tokens > 0 && !warm_by_tokens) {
-        warm = 0;
-    }
-    if (warm_by_tokens && config->decay_tokens == 0) {
-        warm = 0;
-    }
-    double done = progress(config->decay_tokens, tokens, decay_steps, step);
-    double fraction = warm >= 1 ? 1 : (done - warm) / (1 - warm);
-    return decayed(config, fmin(1, fmax(0, fraction)));
+    return decayed(config, span_of(config, step, steps_total, tokens));
 }
 
-/* Not finite in: NaN or 0 out; the caller refuses such a norm before it gets here. */
 double ms_clip_scale(double clip, double norm) {
     if (clip <= 0) {
         return 1;
     }
-    double scale = clip / (norm + 1e-6);
-    return scale < 1 ? scale : norm == norm ? 1 : scale;
+    return isfinite(norm) ? fmin(1, clip / (norm + 1e-6)) : 0;
 }
 
 void ms_optimizer_hyper(const ms_optimizer_config *config, int64_t step, double learning_rate,
@@ -136,13 +148,39 @@ void ms_optimizer_hyper(const ms_optimizer_config *config, int64_t step, double 
     hyper[MS_HYPER_GRADIENT_SCALE] = gradient_scale;
 }
 
-ms_status ms_optimizer_config_check(const ms_optimizer_config *config) {
-    if (config->min_lr > config->lr && config->decay != MS_DECAY_CONSTANT) {
-        return ms_fail(MS_ERR_CONFIG, "optimizer.min_lr %g is above optimizer.lr %g", config->min_lr,
-                       config->lr);
+/* A decay that ends before the warm-up does would jump from lr to min_lr. */
+static ms_status check_decay(const ms_optimizer_config *config) {
+    if (config->decay_tokens > 0 && config->decay_tokens <= config->warmup_tokens) {
+        return ms_fail(MS_ERR_CONFIG,
+                       "optimizer.decay_tokens %" PRId64 " must be above optimizer.warmup_tokens %" PRId64,
+                       config->decay_tokens, config->warmup_tokens);
+    }
+    bool by_steps = config->decay_tokens == 0 && config->warmup_tokens == 0;
+    if (by_steps && config->decay_steps != MS_AUTO && config->decay_steps <= config->warmup_steps) {
+        return ms_fail(MS_ERR_CONFIG,
+                       "optimizer.decay_steps %" PRId64 " must be above optimizer.warmup_steps %" PRId64
+                       "; lower the warm-up or set optimizer.decay_steps=auto (train.steps)",
+                       config->decay_steps, config->warmup_steps);
     }
     if (config->decay == MS_DECAY_WSD && config->wsd_fraction <= 0) {
         return ms_fail(MS_ERR_CONFIG, "optimizer.wsd_fraction must be above 0 for decay wsd");
+    }
+    return MS_OK;
+}
+
+ms_status ms_optimizer_config_check(const ms_optimizer_config *config) {
+    if (config->decay != MS_DECAY_CONSTANT) {
+        if (config->min_lr > config->lr) {
+            return ms_fail(MS_ERR_CONFIG,
+                           "optimizer.min_lr %g is above optimizer.lr %g; lower it, or set "
+                           "optimizer.decay=constant",
+                           config->min_lr, config->lr);
+        }
+        MS_TRY(check_decay(config));
+    }
+    if (config->name == MS_OPTIMIZER_SGD && config->nesterov && config->momentum <= 0) {
+        return ms_fail(MS_ERR_CONFIG,
+                       "optimizer.nesterov needs optimizer.momentum above 0 (0.9 is usual)");
     }
     return MS_OK;
 }

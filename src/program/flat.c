@@ -2,8 +2,10 @@
  * flat.c - the flat order of this rank's parameters, buckets of it, and who owns what.
  *
  * Order: matrices, then vectors (in bf16 training their weights stay wide, so they are apart); within each
- * plain, partial, tied; within a class as the backward finishes them, so that the first bucket can be
- * reduced first. Every parameter starts on 64 bytes.
+ * plain, partial, tied; within a class in reverse of the model's own order, which is how a backward finishes
+ * them, so that the first bucket can be reduced first. The order depends on the model and the part alone: it is
+ * the same on ranks whose graphs differ (one tensor rank adds a bias, the others do not). Every parameter starts
+ * on 64 bytes.
  */
 #include <stdlib.h>
 
@@ -14,18 +16,14 @@
 typedef struct flat_key {
     int32_t parameter; /* of the model */
     int class;         /* vector, partial, tied */
-    int32_t order;     /* last backward node that writes it; parameters nobody writes come last */
 } flat_key;
 
-static int by_class_and_order(const void *a, const void *b) {
+static int by_class_and_model(const void *a, const void *b) {
     const flat_key *left = a, *right = b;
     if (left->class != right->class) {
         return left->class - right->class;
     }
-    if (left->order != right->order) {
-        return left->order < right->order ? -1 : 1;
-    }
-    return left->parameter - right->parameter;
+    return right->parameter - left->parameter;
 }
 
 static bool is_tied(const ms_program *program, int32_t parameter) {
@@ -43,21 +41,15 @@ static bool is_partial(const ms_program *program, int32_t index) {
            (parameter->partial_sequence && program->layout.sequence_parallel);
 }
 
-/* Position of the last backward node that writes a parameter's gradient, or -1. */
-static int32_t last_writer(const ms_graph *graph, int32_t parameter) {
-    if (graph == NULL) {
-        return -1;
-    }
-    for (int32_t n = graph->node_count - 1; n >= 0; n--) {
-        for (int i = 0; i < graph->nodes[n].op->output_count; i++) {
-            int32_t output = graph->nodes[n].outputs[i].value;
-            if (output >= 0 && graph->values[output].kind == MS_VALUE_GRADIENT &&
-                graph->values[output].parameter == parameter) {
-                return n;
-            }
+/* Whether a node of this rank's backward writes a parameter's gradient. */
+static bool has_writer(const ms_graph *graph, int32_t parameter) {
+    for (int32_t v = 0; graph != NULL && v < graph->value_count; v++) {
+        if (graph->values[v].kind == MS_VALUE_GRADIENT &&
+            graph->values[v].parameter == parameter) {
+            return true;
         }
     }
-    return -1;
+    return false;
 }
 
 static int32_t collect_keys(const ms_program *program, flat_key *keys) {
@@ -67,14 +59,12 @@ static int32_t collect_keys(const ms_program *program, flat_key *keys) {
         if (!ms_model_part_has(model, &program->part, i)) {
             continue;
         }
-        int32_t writer = last_writer(program->train.graph, i);
         keys[count++] = (flat_key){
             .parameter = i,
             .class = (model->parameters[i].tensor.rank == 1 ? 4 : 0) +
-                     (is_partial(program, i) ? 1 : 0) + (is_tied(program, i) ? 2 : 0),
-            .order = writer < 0 ? INT32_MAX : writer};
+                     (is_partial(program, i) ? 1 : 0) + (is_tied(program, i) ? 2 : 0)};
     }
-    qsort(keys, (size_t)count, sizeof *keys, by_class_and_order);
+    qsort(keys, (size_t)count, sizeof *keys, by_class_and_model);
     return count;
 }
 
@@ -85,7 +75,7 @@ static ms_status describe_parameter(ms_program *program, const flat_key *key,
     parameter->index = key->parameter;
     parameter->partial = (key->class & 1) != 0;
     parameter->tied = (key->class & 2) != 0;
-    parameter->written = key->order != INT32_MAX;
+    parameter->written = has_writer(program->train.graph, key->parameter);
     MS_TRY(ms_model_shard(model, key->parameter, layout->mesh.size[MS_AXIS_TENSOR],
                           layout->at.at[MS_AXIS_TENSOR], &parameter->shard));
     parameter->count = ms_shard_elements(&parameter->shard);

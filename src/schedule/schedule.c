@@ -3,6 +3,10 @@
  *
  * Main path: program/ creates a schedule, has it checked (check.c) and takes slots and bounds from it; engine/
  * runs one stage's list.
+ *
+ * Every rank makes the lists of all stages: only together can they be proven. A generator writes compute in its
+ * order; receives go right before what needs them and sends right after what made them.
+ * Rejected: a rule that engine/ evaluates as it runs (nothing to check beforehand, nothing to print).
  */
 #include "schedule/schedule.h"
 
@@ -13,7 +17,9 @@
 #include "schedule/schedule_internal.h"
 
 #define STAGES_MAX 4096
-#define MICRO_BATCHES_MAX ((int64_t)1 << 24)
+#define CHUNKS_MAX 64
+/* Stages x chunks x micro-batches: a list has at most 7 actions for each, of 24 bytes, so 2.6 GiB. */
+#define CELLS_MAX ((int64_t)1 << 24)
 
 static const ms_schedule_generator generators[] = {
     {"1f1b", "One forward, one backward: as few micro-batches in flight as the pipeline is long.",
@@ -23,6 +29,30 @@ static const ms_schedule_generator generators[] = {
 };
 
 const ms_schedule_generator *ms_schedule_generators(void) { return generators; }
+
+const char *ms__action_name(ms_action_kind kind) {
+    static const char *const names[] = {
+        [MS_ACTION_RECV_FORWARD] = "recv_forward",   [MS_ACTION_FORWARD] = "forward",
+        [MS_ACTION_SEND_FORWARD] = "send_forward",   [MS_ACTION_RECV_BACKWARD] = "recv_backward",
+        [MS_ACTION_INPUT_GRAD] = "input_grad",       [MS_ACTION_WEIGHT_GRAD] = "weight_grad",
+        [MS_ACTION_BACKWARD] = "backward",           [MS_ACTION_SEND_BACKWARD] = "send_backward",
+        [MS_ACTION_STEP] = "step",
+    };
+    return (unsigned)kind < MS_ACTION_KIND_COUNT ? names[kind] : "?";
+}
+
+ms_status ms__schedule_limits(int64_t stages, int64_t chunks_per_stage, int64_t micro_batches) {
+    if (stages < 1 || stages > STAGES_MAX || chunks_per_stage < 1 ||
+        chunks_per_stage > CHUNKS_MAX || micro_batches < 1 ||
+        micro_batches > CELLS_MAX / (stages * chunks_per_stage)) {
+        return ms_fail(MS_ERR_CONFIG,
+                       "a schedule has 1 to %d stages, 1 to %d chunks a stage, at least 1 micro-batch "
+                       "and at most %" PRId64 " of all three multiplied, not %" PRId64 ", %" PRId64
+                       " and %" PRId64,
+                       STAGES_MAX, CHUNKS_MAX, CELLS_MAX, stages, chunks_per_stage, micro_batches);
+    }
+    return MS_OK;
+}
 
 ms_status ms__schedule_room(ms_action_list *list, int64_t actions) {
     return MS_NEW((size_t)actions, MS_MEMORY_PROCESS, &list->actions);
@@ -68,16 +98,12 @@ static ms_status generate_forward(ms_schedule *schedule) {
 
 static ms_status create(const char *name, ms_status (*generate)(ms_schedule *), int64_t stages,
                         int64_t chunks_per_stage, int64_t micro_batches, ms_schedule **schedule) {
-    if (stages < 1 || stages > STAGES_MAX || micro_batches < 1 ||
-        micro_batches > MICRO_BATCHES_MAX) {
-        return ms_fail(MS_ERR_CONFIG,
-                       "a schedule has 1 to %d stages and 1 to %" PRId64
-                       " micro-batches, not %" PRId64 " and %" PRId64,
-                       STAGES_MAX, MICRO_BATCHES_MAX, stages, micro_batches);
-    }
+    MS_TRY(ms__schedule_limits(stages, chunks_per_stage, micro_batches));
     if (chunks_per_stage != 1) {
-        return ms_fail(MS_ERR_CONFIG, "schedule %s holds one chunk per stage, not %" PRId64, name,
-                       chunks_per_stage);
+        return ms_fail(MS_ERR_CONFIG,
+                       "schedule %s holds one chunk per stage, not %" PRId64
+                       "; set parallel.virtual_stages=1",
+                       name, chunks_per_stage);
     }
     ms_schedule *made = NULL;
     MS_TRY(MS_NEW(1, MS_MEMORY_PROCESS, &made));
@@ -109,8 +135,9 @@ ms_status ms_schedule_create(const char *generator, int64_t stages, int64_t chun
         }
     }
     int nearest = ms_nearest_name(generator, names, count);
-    return ms_fail(MS_ERR_CONFIG, "there is no schedule \"%s\"; did you mean \"%s\"?", generator,
-                   names[nearest >= 0 ? nearest : 0]);
+    return ms_fail(MS_ERR_CONFIG, "there is no schedule \"%s\"; %s \"%s\"%s", generator,
+                   nearest >= 0 ? "did you mean" : "the default is",
+                   names[nearest >= 0 ? nearest : 0], nearest >= 0 ? "?" : "");
 }
 
 ms_status ms_schedule_create_forward(int64_t stages, int64_t chunks_per_stage,
@@ -130,14 +157,22 @@ void ms_schedule_destroy(ms_schedule *schedule) {
 }
 
 ms_status ms_schedule_print(const ms_schedule *schedule, ms_text *text) {
-    static const char *const marks[] = {NULL, "F", NULL, NULL, "I", "W", "B", NULL, NULL};
+    static const char marks[MS_ACTION_KIND_COUNT] = {[MS_ACTION_FORWARD] = 'F',
+                                                     [MS_ACTION_INPUT_GRAD] = 'I',
+                                                     [MS_ACTION_WEIGHT_GRAD] = 'W',
+                                                     [MS_ACTION_BACKWARD] = 'B'};
     for (int64_t stage = 0; stage < schedule->stages; stage++) {
         MS_TRY(ms_text_printf(text, "s%" PRId64 ":", stage));
         const ms_action_list *list = &schedule->stage_lists[stage];
         for (int64_t i = 0; i < list->count; i++) {
-            if (marks[list->actions[i].kind] != NULL) {
-                MS_TRY(ms_text_printf(text, " %s%" PRId64, marks[list->actions[i].kind],
-                                      list->actions[i].micro_batch));
+            const ms_action *action = &list->actions[i];
+            char mark = (unsigned)action->kind < MS_ACTION_KIND_COUNT ? marks[action->kind] : '?';
+            if (mark == '\0') {
+                continue;
+            }
+            MS_TRY(ms_text_printf(text, " %c%" PRId64, mark, action->micro_batch));
+            if (schedule->chunks_per_stage > 1) {
+                MS_TRY(ms_text_printf(text, ".%" PRId32, action->chunk));
             }
         }
         MS_TRY(ms_text_append_z(text, "\n"));

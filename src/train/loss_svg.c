@@ -23,10 +23,13 @@
 #define POINTS_MAX 400
 #define TICKS_MAX 24
 #define DECIMALS_MAX 9
+#define VALUE_MAX 1e100 /* so that sums and differences stay finite */
 
 typedef struct frame {
     double step_min, step_max, value_min, value_max;
 } frame;
+
+static bool is_drawable(double value) { return fabs(value) <= VALUE_MAX; } /* NaN is not */
 
 static double x_of(const frame *frame_, double step) {
     double span = frame_->step_max - frame_->step_min;
@@ -48,7 +51,7 @@ static double round_step(double span, int wanted) {
 
 static void include(frame *frame_, const ms_curve *curve) {
     for (int64_t i = 0; i < curve->count; i++) {
-        if (!isfinite(curve->values[i])) {
+        if (!is_drawable(curve->values[i])) {
             continue;
         }
         frame_->step_min = fmin(frame_->step_min, (double)curve->steps[i]);
@@ -67,11 +70,9 @@ static frame frame_of(const ms_curve *train, const ms_curve *validation) {
         return (frame){0, 1, 0, 1};
     }
     double size = fmax(fabs(bounds.value_min), fabs(bounds.value_max));
-    double margin = fmax((bounds.value_max / 20 - bounds.value_min / 20), 1e-3 * fmax(1, size));
-    bounds.value_min = fmax(bounds.value_min - margin, -1e300);
-    bounds.value_max = fmin(bounds.value_max + margin, 1e300);
-    bounds.value_min = fmin(bounds.value_min, 0.99e300);
-    bounds.value_max = fmax(bounds.value_max, -0.99e300);
+    double margin = fmax((bounds.value_max - bounds.value_min) / 20, 1e-3 * fmax(1, size));
+    bounds.value_min -= margin;
+    bounds.value_max += margin;
     bounds.step_max = fmax(bounds.step_max, bounds.step_min + 1);
     return bounds;
 }
@@ -132,15 +133,15 @@ static ms_status draw_line(const frame *frame_, const ms_curve *curve, const cha
         double sum = 0, steps = 0, used = 0;
         int64_t end = ms_min_i64(i + each, curve->count);
         for (int64_t j = i; j < end; j++) {
-            if (isfinite(curve->values[j])) {
+            if (is_drawable(curve->values[j])) {
                 used++;
-                sum += curve->values[j] / (double)each; /* sums of huge values stay finite */
+                sum += curve->values[j];
                 steps += (double)curve->steps[j];
             }
         }
         if (used > 0) {
             MS_TRY(ms_text_printf(svg, "%.1f,%.1f ", x_of(frame_, steps / used),
-                                  y_of(frame_, sum / used * (double)each)));
+                                  y_of(frame_, sum / used)));
         }
     }
     return ms_text_append_z(svg, "\"/>\n");
@@ -150,7 +151,7 @@ static ms_status draw_marks(const frame *frame_, const ms_curve *curve, const ch
                             ms_text *svg) {
     int64_t each = ms_ceil_div(ms_max_i64(curve->count, 1), POINTS_MAX);
     for (int64_t i = 0; i < curve->count; i += each) {
-        if (isfinite(curve->values[i])) {
+        if (is_drawable(curve->values[i])) {
             MS_TRY(ms_text_printf(svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n",
                                   x_of(frame_, (double)curve->steps[i]),
                                   y_of(frame_, curve->values[i]), colour));
@@ -170,7 +171,7 @@ static ms_status draw_legend(const ms_curve *curve, const char *name, const char
                           "fill-opacity=\"0.8\"/>\n"
                           "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" "
                           "stroke-width=\"3\"/>\n"
-                          "<text x=\"%.1f\" y=\"%.1f\">%s, %.4g at step %" PRId64 "</text>\n",
+                          "<text x=\"%.1f\" y=\"%.1f\">%s, %.5g at step %" PRId64 "</text>\n",
                           x, y - 13, x + 4, y - 4, x + 28, y - 4, colour, x + 36, y, name,
                           curve->values[curve->count - 1], curve->steps[curve->count - 1]);
 }

@@ -177,14 +177,19 @@ static ms_status find_later(const char *path, int64_t resume_step, uint64_t *off
 }
 
 /* A file that cannot be read is somebody else's or damaged: it is left as it is. */
-static void cut_event_file(const char *path, int64_t resume_step) {
+static ms_status cut_event_file(const char *path, int64_t resume_step) {
     uint64_t offset = 0;
-    if (find_later(path, resume_step, &offset) != MS_OK) {
-        ms_log_warn("%s is left as it is: %s", path, ms_error_detail());
+    ms_status status = find_later(path, resume_step, &offset);
+    if (status == MS_ERR_MEMORY) {
+        return status;
+    }
+    if (status != MS_OK) {
+        ms_log_warn("the event file is left as it is: %s", ms_error_detail());
     } else if (offset > 0 && truncate(path, (off_t)offset) != 0) {
         ms_log_warn("%s: cannot cut off the figures after step %" PRId64 ": %s", path, resume_step,
                     strerror(errno));
     }
+    return MS_OK;
 }
 
 static ms_status cut_events(const char *dir, int64_t resume_step) {
@@ -199,7 +204,7 @@ static ms_status cut_events(const char *dir, int64_t resume_step) {
         if (strncmp(entry->d_name, prefix, sizeof prefix - 1) == 0) {
             status = ms_path_join(dir, entry->d_name, path, sizeof path);
             if (status == MS_OK) {
-                cut_event_file(path, resume_step);
+                status = cut_event_file(path, resume_step);
             }
         }
     }
@@ -223,13 +228,14 @@ static ms_status open_files(ms_metrics *metrics, const char *dir, int64_t resume
     }
     memcpy(metrics->dir, dir, strlen(dir) + 1);
     MS_TRY(open_lines(metrics, resume_step));
-    if (metrics->config->tensorboard) {
-        MS_TRY(cut_events(dir, resume_step));
-        MS_TRY(ms_events_writer_create(dir, &metrics->events));
-    }
     int64_t more = metrics->steps_total - resume_step;
     MS_TRY(make_room(&metrics->train, more));
-    return make_room(&metrics->validation, more);
+    MS_TRY(make_room(&metrics->validation, more));
+    if (!metrics->config->tensorboard) {
+        return MS_OK;
+    }
+    MS_TRY(cut_events(dir, resume_step));
+    return ms_events_writer_create(dir, &metrics->events); /* last: a failure leaves no empty file */
 }
 
 ms_status ms_metrics_open(const char *dir, const ms_report_config *config, int64_t resume_step,

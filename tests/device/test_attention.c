@@ -193,7 +193,6 @@ static void run_spec(ms_device *device, const ms_kernel_spec *spec, double *cons
 
 #define FORWARD_OUTPUTS (1u << O | 1u << LSE)
 #define GRADIENT_OUTPUTS (1u << DQ | 1u << DK | 1u << DV)
-#define CACHED_OUTPUTS (1u << 3 | 1u << 4 | 1u << 5)
 
 static void forward(ms_device *device, tensors *t, const char *variant) {
     ms_kernel_spec spec = make_spec(&t->p, MS_SLOT_ATTENTION, t);
@@ -490,79 +489,94 @@ static void bits_do_not_depend_on_threads(void **unused) {
 
 /* ---- over a cache ---- */
 
+#define SPARE_ROWS 2 /* planned beyond what a run brings */
+
+/* The sizes of a cache test: the arguments of the slot, caches that live through all pieces. */
+typedef struct cache_test {
+    const tensors *t;
+    int64_t row_q, row_kv, row_o, cache_rows;
+    void *cache_k, *cache_v;
+} cache_test;
+
+static ms_kernel_spec cached_spec(const cache_test *c, int64_t rows) {
+    const problem *p = &c->t->p;
+    int64_t planned = rows + SPARE_ROWS;
+    int64_t shapes[6][2] = {{planned, c->row_q},        {planned, c->row_kv},
+                            {planned, c->row_kv},       {c->cache_rows, c->row_kv},
+                            {c->cache_rows, c->row_kv}, {planned, c->row_o}};
+    ms_kernel_spec whole = make_spec(p, MS_SLOT_ATTENTION, c->t);
+    ms_kernel_spec spec = {
+        .slot = MS_SLOT_ATTENTION_CACHED, .argument_count = 6, .attributes = whole.attributes};
+    for (int i = 0; i < 6; i++) {
+        bool absent = p->packed && (i == K || i == V);
+        spec.arguments[i] = absent ? ms_argument_absent() : ms_argument_of(p->type, 2, shapes[i]);
+    }
+    return spec;
+}
+
+/* Brings `rows` rows from position `at` on; their o goes to o[0 ..]. */
+static void run_cached(ms_device *device, const char *name, const cache_test *c, int64_t rows,
+                       int64_t at, double *o) {
+    const problem *p = &c->t->p;
+    ms_kernel_spec spec = cached_spec(c, rows);
+    ms_kernel_handle *handle = NULL;
+    assert_ok(ms_kernel_prepare(device, &spec, &handle));
+    assert_string_equal(ms_kernel_get_needs(handle).variant, name);
+    void *arguments[6] = {[3] = c->cache_k, [4] = c->cache_v};
+    for (int i = Q; i <= V; i++) {
+        if (spec.arguments[i].rank < 0) {
+            continue;
+        }
+        int64_t row = spec.arguments[i].dims[1];
+        size_t element = ms_dtype_bytes(p->type);
+        arguments[i] = allocate((size_t)((rows + SPARE_ROWS) * row) * element);
+        for (int64_t j = 0; j < rows * row; j++) {
+            store_typed(arguments[i], p->type, j, c->t->value[i][at * row + j]);
+        }
+    }
+    int64_t o_count = (rows + SPARE_ROWS) * c->row_o;
+    arguments[5] = allocate((size_t)o_count * ms_dtype_bytes(p->type));
+    memset(arguments[5], GUARD_BYTE, (size_t)o_count * ms_dtype_bytes(p->type));
+    void *scratch = allocate(ms_kernel_get_needs(handle).scratch_bytes + 1);
+    ms_kernel_run_info run = {.arguments = arguments, .scratch = scratch, .extent = {rows, at}};
+    assert_ok(ms_kernel_run(handle, &run, NULL));
+    for (int64_t j = 0; j < rows * c->row_o; j++) {
+        o[j] = load_typed(arguments[5], p->type, j);
+    }
+    const unsigned char *spare = arguments[5];
+    for (size_t j = (size_t)(rows * c->row_o); j < (size_t)o_count; j++) {
+        assert_int_equal(spare[j * ms_dtype_bytes(p->type)], GUARD_BYTE);
+    }
+    for (int i = Q; i <= V; i++) {
+        ms_free(arguments[i]);
+    }
+    ms_free(arguments[5]);
+    ms_free(scratch);
+    ms_kernel_destroy(handle);
+}
+
 /* Feeds the positions of `t` in pieces through the cache; o must equal that of all at once. */
 static void check_cached(ms_device *device, const char *name, const tensors *t,
                          const double *expected, const int64_t *pieces, double bound) {
     const problem *p = &t->p;
-    int64_t row_q = t->count[Q] / p->positions, row_kv = p->kv_heads * p->size;
-    int64_t row_o = p->heads * p->size, cache_rows = p->positions + 3, at = 0;
-    double *cache_k = allocate((size_t)(cache_rows * row_kv) * sizeof(double));
-    double *cache_v = allocate((size_t)(cache_rows * row_kv) * sizeof(double));
-    double *o = allocate((size_t)((p->positions + 2) * row_o) * sizeof(double));
-    for (int i = 0; at < p->positions; i++) {
-        int64_t rows = pieces[i], planned = rows + 2;
-        int64_t shapes[6][2] = {{planned, row_q},     {planned, row_kv},    {planned, row_kv},
-                                {cache_rows, row_kv}, {cache_rows, row_kv}, {planned, row_o}};
-        ms_kernel_spec forward_spec = make_spec(p, MS_SLOT_ATTENTION, t);
-        ms_kernel_spec spec = {.slot = MS_SLOT_ATTENTION_CACHED,
-                               .argument_count = 6,
-                               .attributes = forward_spec.attributes};
-        double *values[6] = {0};
-        for (int j = 0; j < 6; j++) {
-            bool absent = p->packed && (j == K || j == V);
-            spec.arguments[j] =
-                absent ? ms_argument_absent() : ms_argument_of(p->type, 2, shapes[j]);
-        }
-        for (int j = 0; j < 3; j++) {
-            int64_t row = shapes[j][1];
-            values[j] = allocate((size_t)(planned * row) * sizeof(double));
-            if (spec.arguments[j].rank > 0) {
-                memcpy(values[j], t->value[j] + at * row, (size_t)(rows * row) * sizeof(double));
-            }
-        }
-        values[3] = cache_k;
-        values[4] = cache_v;
-        values[5] = o + at * row_o;
-        /* The caches are read and written, so they are loaded as inputs and read back by hand. */
-        ms_kernel_handle *handle = NULL;
-        assert_ok(ms_kernel_prepare(device, &spec, &handle));
-        assert_string_equal(ms_kernel_get_needs(handle).variant, name);
-        void *arguments[6] = {0};
-        for (int j = 0; j < 6; j++) {
-            int64_t count = ms_argument_elements(&spec.arguments[j]);
-            if (spec.arguments[j].rank < 0) {
-                continue;
-            }
-            arguments[j] = allocate((size_t)count * ms_dtype_bytes(p->type));
-            for (int64_t n = 0; n < count && j < 5; n++) {
-                store_typed(arguments[j], p->type, n, values[j][n]);
-            }
-        }
-        void *scratch = allocate(ms_kernel_get_needs(handle).scratch_bytes + 1);
-        assert_ok(ms_kernel_run(
-            handle,
-            &(ms_kernel_run_info){.arguments = arguments, .scratch = scratch, .extent = {rows, at}},
-            NULL));
-        for (int64_t n = 0; n < cache_rows * row_kv; n++) {
-            cache_k[n] = load_typed(arguments[3], p->type, n);
-            cache_v[n] = load_typed(arguments[4], p->type, n);
-        }
-        for (int64_t n = 0; n < rows * row_o; n++) {
-            values[5][n] = load_typed(arguments[5], p->type, n);
-        }
-        for (int j = 0; j < 6; j++) {
-            ms_free(arguments[j]);
-        }
-        for (int j = 0; j < 3; j++) {
-            ms_free(values[j]);
-        }
-        ms_free(scratch);
-        ms_kernel_destroy(handle);
-        at += rows;
+    cache_test c = {.t = t,
+                    .row_q = t->count[Q] / p->positions,
+                    .row_kv = p->kv_heads * p->size,
+                    .row_o = p->heads * p->size,
+                    .cache_rows = p->positions + 3};
+    size_t cache_bytes = (size_t)(c.cache_rows * c.row_kv) * ms_dtype_bytes(p->type);
+    c.cache_k = allocate(cache_bytes);
+    c.cache_v = allocate(cache_bytes);
+    memset(c.cache_k, 0xff, cache_bytes); /* NaN beyond what has been brought */
+    memset(c.cache_v, 0xff, cache_bytes);
+    double *o = allocate((size_t)(p->positions * c.row_o) * sizeof(double));
+    int64_t at = 0;
+    for (int i = 0; at < p->positions; at += pieces[i], i++) {
+        run_cached(device, name, &c, pieces[i], at, o + at * c.row_o);
     }
     assert_close("cached o", p, o, expected, t->count[O], bound);
-    ms_free(cache_k);
-    ms_free(cache_v);
+    ms_free(c.cache_k);
+    ms_free(c.cache_v);
     ms_free(o);
 }
 

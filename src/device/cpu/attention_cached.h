@@ -11,7 +11,7 @@
 
 #include "device/cpu/attention_forward.h"
 
-#define ROWS_ONE_BY_ONE 8
+#define ROWS_ONE_BY_ONE 4
 #define SUMS 8 /* vectors of the output kept in registers */
 
 /* Floats for one row: q, o, and a score for each row of the cache. */
