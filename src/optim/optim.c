@@ -101,17 +101,24 @@ static double part_gone(double begin, double end, double at) {
     return at <= begin ? 0 : (at - begin) / (end - begin);
 }
 
+/* Exactly lr and min_lr at the ends, which lr - (lr - min_lr) need not be. */
+static double between(const ms_optimizer_config *config, double above) {
+    if (above >= 1) {
+        return config->lr;
+    }
+    return above <= 0 ? config->min_lr : config->min_lr + above * (config->lr - config->min_lr);
+}
+
 static double decayed(const ms_optimizer_config *config, decay_span span) {
-    double range = config->lr - config->min_lr;
     double gone = part_gone(span.begin, span.end, span.at);
     switch ((ms_decay_kind)config->decay) {
     case MS_DECAY_COSINE:
-        return config->min_lr + 0.5 * (1.0 + cos(acos(-1.0) * gone)) * range;
+        return between(config, 0.5 * (1.0 + cos(acos(-1.0) * gone)));
     case MS_DECAY_LINEAR:
-        return config->min_lr + (1.0 - gone) * range;
+        return between(config, 1.0 - gone);
     case MS_DECAY_WSD: {
         double fall = fmax(span.begin, (1.0 - config->wsd_fraction) * span.end);
-        return config->min_lr + (1.0 - part_gone(fall, span.end, span.at)) * range;
+        return between(config, 1.0 - part_gone(fall, span.end, span.at));
     }
     default:
         return config->lr;

@@ -122,12 +122,15 @@ static ms_status keep_lines(ms_metrics *metrics, const char *path, const ms_text
             break;
         }
         int64_t step = json_integer_value(json_object_get(object, "step"));
-        bool whole = file->bytes[end - 1] == '\n'; /* else a kill cut it short */
-        if (step <= resume_step && whole) {
-            status = ms_text_append(kept, file->bytes + begin, (size_t)(end - begin));
-            if (status == MS_OK) {
-                status = remember_line(metrics, object, step);
-            }
+        if (step > resume_step) {
+            continue;
+        }
+        status = ms_text_append(kept, file->bytes + begin, (size_t)(end - begin));
+        if (status == MS_OK && file->bytes[end - 1] != '\n') { /* a kill took only that */
+            status = ms_text_append(kept, "\n", 1);
+        }
+        if (status == MS_OK) {
+            status = remember_line(metrics, object, step);
         }
     }
     ms_jsonl_reader_close(reader);

@@ -187,6 +187,27 @@ static void a_failed_conversion_leaves_nothing(void **unused) {
     assert_int_equal(count_names(dir, ""), before);
 }
 
+/* Blocks behind the first are checked as they are read. */
+static void damage_far_inside_is_not_passed_on(void **unused) {
+    (void)unused;
+    char other[MS_PATH_BYTES], path[MS_PATH_BYTES];
+    scratch_make(other);
+    ms_tensor big = tensor_of("big", 2, 3000, 1024);
+    assert_int_equal(save_step(other, &big, 1, 1, 1), MS_OK);
+    assert_int_equal(ms_checkpoint_step_path(other, 1, path, sizeof path), MS_OK);
+    FILE *file = fopen(path_in(path, "model.safetensors"), "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 6 << 20, SEEK_SET), 0);
+    assert_int_equal(fwrite("xxxx", 1, 4, file), 4);
+    assert_int_equal(fclose(file), 0);
+    ms_checkpoint_conversion conversion = {.weight_type = MS_F16};
+    assert_int_equal(ms_checkpoint_convert(path, path_in(other, "new"), &conversion),
+                     MS_ERR_CHECKSUM);
+    assert_non_null(strstr(ms_error_detail(), "offset 4194304"));
+    assert_int_equal(count_names(other, ""), 1);
+    scratch_remove(other);
+}
+
 /* ---- The command ------------------------------------------------------------------------------
  */
 
@@ -286,6 +307,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_full_conversion_can_be_resumed),
     cmocka_unit_test(a_model_of_others_is_converted),
     cmocka_unit_test(a_failed_conversion_leaves_nothing),
+    cmocka_unit_test(damage_far_inside_is_not_passed_on),
     cmocka_unit_test(the_command_informs),
     cmocka_unit_test(the_command_checks_and_converts),
 };

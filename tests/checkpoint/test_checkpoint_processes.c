@@ -64,6 +64,9 @@ static int save_rank(ms_comm *comm) {
     /* 3: an error as it should be, naming the rank that died. */
     char name[32];
     snprintf(name, sizeof name, "rank %d", victim);
+    if (victim < 0) {
+        fprintf(stderr, "save: %s (%s)\n", ms_error_detail(), ms_error_trail());
+    }
     return status == MS_ERR_PEER && strstr(ms_error_detail(), name) != NULL ? 3 : 4;
 }
 

@@ -1,0 +1,49 @@
+# Everything a person or a CI needs, in one word each; CMake and Ninja do the work.
+#
+#   make setup     install what is missing (Debian 12, as root)
+#   make build     build/mindspeed
+#   make check     every test but slow and gpu; SAN=address,undefined or SAN=thread with sanitizers
+#   make demo      a small model under a memory limit, on two ranks, through a kill; TEXT=file for another text
+#   make install   to PREFIX (default /usr/local), under DESTDIR
+#   make format    clang-format over the sources
+#   make clean
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+SAN ?=
+TEXT ?=
+EXTRA_PACKAGES ?=
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+
+comma := ,
+BUILD := $(if $(SAN),build-san-$(subst $(comma),-,$(SAN)),build)
+# The OpenMP run-time is not instrumented, so threads of a kernel would be reported as races.
+TEST_ENVIRONMENT := $(if $(findstring thread,$(SAN)),OMP_NUM_THREADS=1)
+
+.PHONY: all setup build check demo install format clean
+all: build
+
+setup:
+	@tools/setup $(EXTRA_PACKAGES)
+
+build: setup
+	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DMS_SAN="$(SAN)" \
+	    -DCMAKE_INSTALL_PREFIX="$(PREFIX)" >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@rm -f $(BUILD).log
+	@cmake --build $(BUILD) -j $(JOBS)
+
+check: build
+	@$(TEST_ENVIRONMENT) tools/run-tests $(BUILD) -LE 'slow|gpu'
+
+demo: build
+	@tools/demo $(BUILD)/mindspeed $(if $(TEXT),"$(TEXT)")
+
+install: build
+	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+format:
+	@command -v clang-format >/dev/null || { echo "make format needs clang-format" >&2; exit 1; }
+	find src include tests fuzz examples -name '*.[ch]' | xargs clang-format -i
+
+clean:
+	rm -rf build build-san-* runs/demo
