@@ -27,9 +27,9 @@ setup:
 	@tools/setup $(EXTRA_PACKAGES)
 
 build: setup
+	@mkdir -p $(BUILD)
 	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DMS_SAN="$(SAN)" \
-	    -DCMAKE_INSTALL_PREFIX="$(PREFIX)" >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
-	@rm -f $(BUILD).log
+	    >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD) -j $(JOBS)
 
 check: build

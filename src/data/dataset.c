@@ -35,10 +35,13 @@ struct ms_dataset {
     ms_blend blend;
 };
 
+/* whole: all of the list's data serve, data.split cuts nothing off. */
 static const ms_config_list *list_of(const ms_dataset_options *options, bool *whole) {
     const ms_data_config *config = options->config;
-    *whole = config->valid != NULL && config->valid->count > 0;
-    return options->split == MS_SPLIT_VALID && *whole ? config->valid : config->train;
+    bool valid_given = config->valid != NULL && config->valid->count > 0;
+    bool train = options->split == MS_SPLIT_TRAIN;
+    *whole = valid_given || (train && config->split >= 1);
+    return valid_given && !train ? config->valid : config->train;
 }
 
 static ms_status check_options(const ms_dataset_options *options, const ms_config_list *list) {

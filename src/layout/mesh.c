@@ -1,5 +1,6 @@
 /*
- * mesh.c - ranks and coordinates: rank = sum over axes of coordinate x (product of the sizes inside).
+ * mesh.c - ranks and coordinates: rank = sum over axes of coordinate x (product of the sizes
+ * inside).
  *
  * Where it stands: ms_layout_make places this rank; engine/ asks for its groups once, at the start.
  * Invariant: rank -> coordinates -> rank is the identity on [0, ranks); a group is ascending.
@@ -34,8 +35,8 @@ ms_status ms_mesh_check(const ms_mesh *mesh) {
     const int64_t *size = mesh->size;
     if (ms_mesh_ranks(mesh) > MS_RANKS_MAX) {
         return ms_fail(MS_ERR_CONFIG,
-                       "tensor %" PRId64 " x context %" PRId64 " x expert %" PRId64 " x data %" PRId64
-                       " x pipeline %" PRId64 " are more than %d ranks",
+                       "tensor %" PRId64 " x context %" PRId64 " x expert %" PRId64
+                       " x data %" PRId64 " x pipeline %" PRId64 " are more than %d ranks",
                        size[MS_AXIS_TENSOR], size[MS_AXIS_CONTEXT], size[MS_AXIS_EXPERT],
                        size[MS_AXIS_DATA], size[MS_AXIS_PIPELINE], MS_RANKS_MAX);
     }

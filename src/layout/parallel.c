@@ -5,8 +5,8 @@
  *
  *   ranks = tensor x context x data x pipeline      (expert divides data's ranks and is 1 here)
  *
- * Every number in a refusal is one that the user typed or can type: the product that does not divide, the
- * ranks that there are, the nearest number that would do.
+ * Every number in a refusal is one that the user typed or can type: the product that does not
+ * divide, the ranks that there are, the nearest number that would do.
  */
 #include "layout/parallel.h"
 
@@ -31,7 +31,8 @@ static const ms_key keys[] = {
     {"expert", MS_KEY_INT, FIELD(expert), "1", "ranks", 1, MS_RANKS_MAX, NULL, false,
      "Ranks that share the experts of a layer; 1 only, so far."},
     {"zero", MS_KEY_INT, FIELD(zero), "1", "", 0, 3, NULL, false,
-     "ZeRO stage: 0 keeps the optimiser's state on every replica, 1 divides it among replicas; the bits are the same. 2 and 3 are refused, so far."},
+     "ZeRO stage: 0 keeps the optimiser's state on every replica, 1 divides it among replicas; the "
+     "bits are the same. 2 and 3 are refused, so far."},
     {"zero_group", MS_KEY_ENUM, FIELD(zero_group), "all", "", 0, 0, zero_groups, false,
      "Replicas among which ZeRO divides."},
     {"schedule", MS_KEY_ENUM, FIELD(schedule), "1f1b", "", 0, 0, schedules, false,
@@ -39,7 +40,8 @@ static const ms_key keys[] = {
     {"virtual_stages", MS_KEY_INT, FIELD(virtual_stages), "1", "", 1, MS_STAGES_MAX, NULL, false,
      "Chunks of layers on each stage; 1 only, so far."},
     {"recompute", MS_KEY_ENUM, FIELD(recompute), "none", "", 0, 0, recompute_policies, false,
-     "What is computed again in the backward instead of kept: nothing, norms and activations, or whole layers; the bits are the same."},
+     "What is computed again in the backward instead of kept: nothing, norms and activations, or "
+     "whole layers; the bits are the same."},
     {"sequence_parallel", MS_KEY_BOOL, FIELD(sequence_parallel), "true", "", 0, 0, NULL, false,
      "With tensor > 1: keep residuals and norms sharded along the sequence."},
 };
@@ -111,12 +113,12 @@ ms_status ms_parallel_resolve(const ms_parallel_config *config, int64_t ranks, i
     }
     int64_t made = config->data == MS_AUTO ? ranks / each : config->data;
     if (made != ranks / each) {
-        return ms_fail(MS_ERR_CONFIG,
-                       "parallel.data %" PRId64 " x parallel.tensor %" PRId64
-                       " x parallel.pipeline %" PRId64 "%s = %" PRId64 " ranks, but there are %" PRId64
-                       "; set parallel.data=auto or use --ranks %" PRId64,
-                       made, config->tensor, config->pipeline, context, made * each, ranks,
-                       made * each);
+        return ms_fail(
+            MS_ERR_CONFIG,
+            "parallel.data %" PRId64 " x parallel.tensor %" PRId64 " x parallel.pipeline %" PRId64
+            "%s = %" PRId64 " ranks, but there are %" PRId64
+            "; set parallel.data=auto or use --ranks %" PRId64,
+            made, config->tensor, config->pipeline, context, made * each, ranks, made * each);
     }
     *data = made;
     return MS_OK;
@@ -125,8 +127,8 @@ ms_status ms_parallel_resolve(const ms_parallel_config *config, int64_t ranks, i
 ms_status ms_layers_deal(int64_t layers, int64_t stages, ms_segment *stage_layers) {
     if (stages < 1 || stages > MS_STAGES_MAX || stages > layers) {
         return ms_fail(MS_ERR_CONFIG,
-                       "parallel.pipeline %" PRId64 ": each stage needs a layer, the model has %" PRId64
-                       "; use 1 to %" PRId64,
+                       "parallel.pipeline %" PRId64
+                       ": each stage needs a layer, the model has %" PRId64 "; use 1 to %" PRId64,
                        stages, layers, ms_max_i64(1, ms_min_i64(layers, MS_STAGES_MAX)));
     }
     for (int64_t stage = 0; stage < stages; stage++) {

@@ -1,15 +1,18 @@
 /*
- * reduction.c - the order of sums (design section 10): micro-batches form runs, runs are the leaves of a
- * balanced tree, split at the largest power of two below the number of leaves. A replica's runs are one subtree,
- * which it adds up itself with a binary counter of gradient buffers.
+ * reduction.c - the order of sums (design section 10): micro-batches form runs, runs are the leaves
+ * of a balanced tree, split at the largest power of two below the number of leaves. A replica's
+ * runs are one subtree, which it adds up itself with a binary counter of gradient buffers.
  *
- * Where it stands: train/ makes the reduction of a batch, program/ sizes buffers by it, engine/ adds as it says.
+ * Where it stands: train/ makes the reduction of a batch, program/ sizes buffers by it, engine/
+ * adds as it says.
  *
  *   runs of one replica     0   1   2   3          run r accumulates in buffer ones(r)
- *   buffer                  0   1   1   2          after run 1: 1 into 0; after run 3: 2 into 1, 1 into 0
+ *   buffer                  0   1   1   2          after run 1: 1 into 0; after run 3: 2 into 1, 1
+ * into 0
  *
- * Invariant: the sum of all replicas' sums is ms_tree_sum over the runs, bit for bit, whoever holds them.
- * Rejected: shares that are no subtree (up to 2 log2 - 2 partial sums to send, and as many buffers).
+ * Invariant: the sum of all replicas' sums is ms_tree_sum over the runs, bit for bit, whoever holds
+ * them. Rejected: shares that are no subtree (up to 2 log2 - 2 partial sums to send, and as many
+ * buffers).
  */
 #include <inttypes.h>
 
@@ -26,8 +29,8 @@ static int64_t left_leaves(int64_t n) {
 }
 
 /*
- * A replica's runs are one subtree: subtrees begin at multiples of a power of two, so equal shares are
- * subtrees exactly when a share is a power of two, or the whole.
+ * A replica's runs are one subtree: subtrees begin at multiples of a power of two, so equal shares
+ * are subtrees exactly when a share is a power of two, or the whole.
  */
 static bool shares_are_subtrees(int64_t share, int64_t replicas) {
     return replicas == 1 || (share & (share - 1)) == 0;
@@ -47,7 +50,8 @@ static int64_t choose_groups(int64_t micro_batches, int64_t replicas) {
     return legal(micro_batches, replicas, groups) ? groups : replicas;
 }
 
-/* The legal number nearest to the wanted one, the smaller of two: legal ones are replicas x a divisor. */
+/* The legal number nearest to the wanted one, the smaller of two: legal ones are replicas x a
+ * divisor. */
 static int64_t nearest_groups(int64_t micro_batches, int64_t replicas, int64_t wanted) {
     int64_t shares = micro_batches / replicas, nearest = replicas;
     for (int64_t small = 1; small <= shares / small; small++) {
@@ -68,9 +72,12 @@ static int64_t nearest_groups(int64_t micro_batches, int64_t replicas, int64_t w
     return nearest;
 }
 
-static int64_t ones(int64_t n) { return __builtin_popcountll((unsigned long long)n); }
+static int64_t ones(int64_t n) {
+    return __builtin_popcountll((unsigned long long)n);
+}
 
-/* The most finished subtrees that wait at once, and the run at work: 1 + the most ones in 0 .. runs - 1. */
+/* The most finished subtrees that wait at once, and the run at work: 1 + the most ones in 0 .. runs
+ * - 1. */
 static int64_t buffers_of(int64_t runs) {
     if (runs == 1) {
         return 1;

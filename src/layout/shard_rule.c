@@ -1,10 +1,12 @@
 /*
  * shard_rule.c - cutting tensors among ranks, and flat ranges among ZeRO owners.
  *
- * Where it stands: model/ declares a rule per parameter; program/ makes this rank's shards and borders.
+ * Where it stands: model/ declares a rule per parameter; program/ makes this rank's shards and
+ * borders.
  *
- *   parts      | q        | k    | v    |      each part is cut by itself, at multiples of its granule, so
- *   rank 1 of 2     ^^^^^    ^^^    ^^^       heads stay whole and every rank has its q, k and v
+ *   parts      | q        | k    | v    |      each part is cut by itself, at multiples of its
+ * granule, so rank 1 of 2     ^^^^^    ^^^    ^^^       heads stay whole and every rank has its q,
+ * k and v
  *
  * Invariant: the shards of all coordinates tile the tensor; the borders ascend and tile the range.
  */
@@ -88,7 +90,8 @@ ms_status ms_shard_make(const ms_tensor *tensor, const ms_shard_rule *rule, int6
     return MS_OK;
 }
 
-/* The nearer of the legal borders around `wanted`, which lies in a tensor or in the padding after it. */
+/* The nearer of the legal borders around `wanted`, which lies in a tensor or in the padding after
+ * it. */
 static int64_t legal_border(int64_t start, int64_t count, int64_t next, int64_t wanted) {
     int64_t inside = ms_min_i64(wanted - start, ms_max_i64(count - 1, 0));
     int64_t below = start + inside / ZERO_BLOCK * ZERO_BLOCK;

@@ -13,7 +13,7 @@
 
 #include "model/model_internal.h"
 
-#define LOGITS_CHUNK_BYTES ((int64_t)48 << 20) /* of one chunk's logits: rows x vocabulary live once */
+#define LOGITS_CHUNK_BYTES ((int64_t)64 << 20) /* of one chunk's logits: rows x vocabulary live once */
 
 ms_status ms__parameter(ms_builder *builder, const char *name, int32_t *value) {
     const ms_model *model = builder->model;
@@ -176,16 +176,17 @@ static ms_status add_loss(ms_builder *builder, int32_t y, int32_t head) {
     MS_TRY(ms_model_shard(builder->model, builder->model->head, request->tensor_size,
                           request->tensor_index, &shard));
     int64_t row_bytes = shard.local_dims[0] * (int64_t)(request->compute == MS_F64 ? 8 : 4);
-    int64_t rows = ms_max_i64(16, LOGITS_CHUNK_BYTES / row_bytes / 16 * 16);
-    /* Equal chunks: a short last one would run at a fraction of the speed. */
+    int64_t rows = ms_max_i64(32, LOGITS_CHUNK_BYTES / row_bytes / 32 * 32);
+    /* Equal chunks: a short last one would run at a fraction of the speed. Whole tiles of rows. */
     int64_t chunks = ms_ceil_div(builder->rows, rows);
+    rows = (int64_t)ms_align_up((size_t)ms_ceil_div(builder->rows, chunks), 32);
     ms_op_head_loss_options options = {
         .x = y,
         .w = head,
         .targets = builder->targets,
         .scale = builder->scale,
         .first = shard.dims[0].segments[0].start,
-        .chunk_rows = ms_ceil_div(builder->rows, chunks),
+        .chunk_rows = rows,
         .train = request->mode == MS_MODE_TRAIN,
     };
     int32_t loss;

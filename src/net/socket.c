@@ -120,12 +120,10 @@ ms_status ms__socket_receive(int socket, void *bytes, size_t length, size_t *rec
             *received = (size_t)count;
             return MS_OK;
         }
-        if (errno == EINTR) {
+        /* ECONNRESET: the other end closed without reading all we sent. It is told once and before what the
+         * other end sent last, which comes next. */
+        if (errno == EINTR || errno == ECONNRESET) {
             continue;
-        }
-        if (errno == ECONNRESET) {
-            *received = 0;
-            return MS_OK;
         }
         if (errno != EAGAIN) {
             return ms_fail(MS_ERR_SYSTEM, "cannot receive on a Unix socket: %s", strerror(errno));

@@ -1,12 +1,13 @@
 /*
  * optim.c - section `optimizer`, learning-rate schedules, clipping, hyper-parameters of a step.
  *
- * Where it stands: program/ asks which slot and how much state; train/ asks for the learning rate of a step;
- * engine/ fills the hyper-parameters that the update's kernel reads. The arithmetic is the kernel's.
+ * Where it stands: program/ asks which slot and how much state; train/ asks for the learning rate
+ * of a step; engine/ fills the hyper-parameters that the update's kernel reads. The arithmetic is
+ * the kernel's.
  *
- * Invariant: the learning rate is a function of step and tokens alone: nothing to save, nothing to restore
- * wrongly, and every replica computes the same bits.
- * Rejected: a scheduler object with a state of its own (after a resume it warms up again, or is one step behind).
+ * Invariant: the learning rate is a function of step and tokens alone: nothing to save, nothing to
+ * restore wrongly, and every replica computes the same bits. Rejected: a scheduler object with a
+ * state of its own (after a resume it warms up again, or is one step behind).
  */
 #include "optim/optim.h"
 
@@ -159,13 +160,15 @@ void ms_optimizer_hyper(const ms_optimizer_config *config, int64_t step, double 
 static ms_status check_decay(const ms_optimizer_config *config) {
     if (config->decay_tokens > 0 && config->decay_tokens <= config->warmup_tokens) {
         return ms_fail(MS_ERR_CONFIG,
-                       "optimizer.decay_tokens %" PRId64 " must be above optimizer.warmup_tokens %" PRId64,
+                       "optimizer.decay_tokens %" PRId64
+                       " must be above optimizer.warmup_tokens %" PRId64,
                        config->decay_tokens, config->warmup_tokens);
     }
     bool by_steps = config->decay_tokens == 0 && config->warmup_tokens == 0;
     if (by_steps && config->decay_steps != MS_AUTO && config->decay_steps <= config->warmup_steps) {
         return ms_fail(MS_ERR_CONFIG,
-                       "optimizer.decay_steps %" PRId64 " must be above optimizer.warmup_steps %" PRId64
+                       "optimizer.decay_steps %" PRId64
+                       " must be above optimizer.warmup_steps %" PRId64
                        "; lower the warm-up or set optimizer.decay_steps=auto (train.steps)",
                        config->decay_steps, config->warmup_steps);
     }

@@ -1,22 +1,24 @@
 /*
  * check.c - proving a schedule right before anything runs, and what is alive when.
  *
- * Where it stands: program/ has each schedule checked before it lowers one; the facts size the saved region,
- * the slots say which instance of it a micro-batch uses.
+ * Where it stands: program/ has each schedule checked before it lowers one; the facts size the
+ * saved region, the slots say which instance of it a micro-batch uses.
  *
  * Three proofs, each on what the one before has shown:
- *   1. each stage's list alone: every (chunk, micro-batch) once forward, then backward, receives before and
- *      sends after; weight gradients of a chunk in micro-batch order, which is the order of sums;
+ *   1. each stage's list alone: every (chunk, micro-batch) once forward, then backward, receives
+ * before and sends after; weight gradients of a chunk in micro-batch order, which is the order of
+ * sums;
  *   2. each ordered pair of stages: the k-th message sent is the k-th received;
- *   3. all lists together, run: a receive waits for its send, a send never waits. If no stage can move and one
- *      is not finished, that is a deadlock.
- * With 2 shown, 3 needs only counts of messages, not the messages.
+ *   3. all lists together, run: a receive waits for its send, a send never waits. If no stage can
+ * move and one is not finished, that is a deadlock. With 2 shown, 3 needs only counts of messages,
+ * not the messages.
  *
- * Data: `seen`, bits for each (chunk, micro-batch) of one stage; a pipe is the messages from a stage to the
- * next (which = 0) or the previous one (which = 1). With two stages both are the same stage and one pipe.
+ * Data: `seen`, bits for each (chunk, micro-batch) of one stage; a pipe is the messages from a
+ * stage to the next (which = 0) or the previous one (which = 1). With two stages both are the same
+ * stage and one pipe.
  *
- * Rejected: a graph of all actions and a search for cycles (the test's judge does that): the same verdict,
- * but it could not say which action waits for ever.
+ * Rejected: a graph of all actions and a search for cycles (the test's judge does that): the same
+ * verdict, but it could not say which action waits for ever.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -36,11 +38,11 @@ enum {
 
 typedef struct checker {
     const ms_schedule *schedule;
-    bool trains;          /* or: forward only */
-    unsigned char *seen;  /* [chunk][micro-batch] of the stage at hand */
-    int64_t *next_weight; /* per chunk: micro-batch whose weight gradient comes next */
-    int64_t *first, *last; /* [chunk][micro-batch]: positions of its first and last action */
-    int64_t *at;           /* next action of each stage */
+    bool trains;              /* or: forward only */
+    unsigned char *seen;      /* [chunk][micro-batch] of the stage at hand */
+    int64_t *next_weight;     /* per chunk: micro-batch whose weight gradient comes next */
+    int64_t *first, *last;    /* [chunk][micro-batch]: positions of its first and last action */
+    int64_t *at;              /* next action of each stage */
     int64_t *sent, *received; /* [stage][which]: messages of the pipe that leaves the stage */
     int64_t *live;            /* per chunk */
 } checker;
@@ -66,8 +68,8 @@ static bool is_last_part(const ms_schedule *schedule, int64_t stage, int64_t chu
     return part_of(schedule, stage, chunk) == schedule->stages * schedule->chunks_per_stage - 1;
 }
 
-/* The four messages that one micro-batch of one chunk has on a stage, as bits. On a single stage the parts
- * follow each other without messages. */
+/* The four messages that one micro-batch of one chunk has on a stage, as bits. On a single stage
+ * the parts follow each other without messages. */
 static unsigned messages_of(const ms_schedule *schedule, int64_t stage, int64_t chunk) {
     unsigned messages = 0;
     if (schedule->stages > 1 && !is_first_part(schedule, stage, chunk)) {
@@ -199,16 +201,15 @@ static ms_status check_stage(checker *check, int64_t stage) {
                        stage);
     }
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        unsigned whole = messages_of(schedule, stage, chunk) | SEEN_FORWARD | SEEN_INPUT_GRAD |
-                         SEEN_WEIGHT_GRAD;
+        unsigned whole =
+            messages_of(schedule, stage, chunk) | SEEN_FORWARD | SEEN_INPUT_GRAD | SEEN_WEIGHT_GRAD;
         if (!check->trains) {
             whole &= SEEN_RECV_FORWARD | SEEN_FORWARD | SEEN_SEND_FORWARD;
         }
         for (int64_t m = 0; m < each; m++) {
             if (check->seen[chunk * each + m] != whole) {
                 return ms_fail(MS_ERR_MISMATCH,
-                               "stage %" PRId64 ": micro-batch %" PRId64 " of chunk %" PRId64
-                               " %s",
+                               "stage %" PRId64 ": micro-batch %" PRId64 " of chunk %" PRId64 " %s",
                                stage, m, chunk,
                                check->trains ? "is not run to its end"
                                              : "is not run forward only, though nothing steps");
@@ -228,9 +229,9 @@ static bool is_receive(ms_action_kind kind) {
 
 /* The next position at or after `at` where a stage sends to (or receives from) a peer. */
 static int64_t next_message(const ms_action_list *list, int64_t at, bool sends, int64_t peer) {
-    while (at < list->count && !((sends ? is_send(list->actions[at].kind)
-                                        : is_receive(list->actions[at].kind)) &&
-                                 list->actions[at].peer_stage == peer)) {
+    while (at < list->count &&
+           !((sends ? is_send(list->actions[at].kind) : is_receive(list->actions[at].kind)) &&
+             list->actions[at].peer_stage == peer)) {
         at++;
     }
     return at;
@@ -323,8 +324,8 @@ static ms_status check_progress(checker *check) {
 }
 
 /*
- * A micro-batch of a chunk lives from its first action on the stage to its last: what it sends is in its
- * own buffers until the send is posted.
+ * A micro-batch of a chunk lives from its first action on the stage to its last: what it sends is
+ * in its own buffers until the send is posted.
  */
 static void find_lives(const ms_schedule *schedule, int64_t stage, int64_t *first, int64_t *last) {
     const ms_action_list *list = &schedule->stage_lists[stage];
@@ -368,8 +369,8 @@ static ms_schedule_facts count_lives(checker *check, int64_t stage) {
 }
 
 static ms_status check_shape(const ms_schedule *schedule) {
-    MS_TRY(ms__schedule_limits(schedule->stages, schedule->chunks_per_stage,
-                               schedule->micro_batches));
+    MS_TRY(
+        ms__schedule_limits(schedule->stages, schedule->chunks_per_stage, schedule->micro_batches));
     for (int64_t stage = 0; stage < schedule->stages; stage++) {
         const ms_action_list *list = &schedule->stage_lists[stage];
         if (list->count < 0 || (list->count > 0 && list->actions == NULL)) {

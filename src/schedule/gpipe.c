@@ -1,5 +1,6 @@
 /*
- * gpipe.c - all forwards, then all backwards (Huang et al. 2019, "GPipe"). Every micro-batch is in flight at once.
+ * gpipe.c - all forwards, then all backwards (Huang et al. 2019, "GPipe"). Every micro-batch is in
+ * flight at once.
  */
 #include "schedule/schedule_internal.h"
 

@@ -1,7 +1,7 @@
 /*
- * one_forward_one_backward.c - 1F1B (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training"):
- * stage s runs min(M, stages - s - 1) forwards ahead, then one forward and one backward in turn, so at most
- * stages - s micro-batches are in flight.
+ * one_forward_one_backward.c - 1F1B (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN
+ * Training"): stage s runs min(M, stages - s - 1) forwards ahead, then one forward and one backward
+ * in turn, so at most stages - s micro-batches are in flight.
  */
 #include "schedule/schedule_internal.h"
 

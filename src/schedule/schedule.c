@@ -1,12 +1,13 @@
 /*
  * schedule.c - the table of generators, creating and printing schedules.
  *
- * Main path: program/ creates a schedule, has it checked (check.c) and takes slots and bounds from it; engine/
- * runs one stage's list.
+ * Main path: program/ creates a schedule, has it checked (check.c) and takes slots and bounds from
+ * it; engine/ runs one stage's list.
  *
- * Every rank makes the lists of all stages: only together can they be proven. A generator writes compute in its
- * order; receives go right before what needs them and sends right after what made them.
- * Rejected: a rule that engine/ evaluates as it runs (nothing to check beforehand, nothing to print).
+ * Every rank makes the lists of all stages: only together can they be proven. A generator writes
+ * compute in its order; receives go right before what needs them and sends right after what made
+ * them. Rejected: a rule that engine/ evaluates as it runs (nothing to check beforehand, nothing to
+ * print).
  */
 #include "schedule/schedule.h"
 
@@ -18,7 +19,8 @@
 
 #define STAGES_MAX 4096
 #define CHUNKS_MAX 64
-/* Stages x chunks x micro-batches: a list has at most 7 actions for each, of 24 bytes, so 2.6 GiB. */
+/* Stages x chunks x micro-batches: a list has at most 7 actions for each, of 24 bytes, so 2.6 GiB.
+ */
 #define CELLS_MAX ((int64_t)1 << 24)
 
 static const ms_schedule_generator generators[] = {
@@ -28,14 +30,20 @@ static const ms_schedule_generator generators[] = {
     {NULL, NULL, NULL},
 };
 
-const ms_schedule_generator *ms_schedule_generators(void) { return generators; }
+const ms_schedule_generator *ms_schedule_generators(void) {
+    return generators;
+}
 
 const char *ms__action_name(ms_action_kind kind) {
     static const char *const names[] = {
-        [MS_ACTION_RECV_FORWARD] = "recv_forward",   [MS_ACTION_FORWARD] = "forward",
-        [MS_ACTION_SEND_FORWARD] = "send_forward",   [MS_ACTION_RECV_BACKWARD] = "recv_backward",
-        [MS_ACTION_INPUT_GRAD] = "input_grad",       [MS_ACTION_WEIGHT_GRAD] = "weight_grad",
-        [MS_ACTION_BACKWARD] = "backward",           [MS_ACTION_SEND_BACKWARD] = "send_backward",
+        [MS_ACTION_RECV_FORWARD] = "recv_forward",
+        [MS_ACTION_FORWARD] = "forward",
+        [MS_ACTION_SEND_FORWARD] = "send_forward",
+        [MS_ACTION_RECV_BACKWARD] = "recv_backward",
+        [MS_ACTION_INPUT_GRAD] = "input_grad",
+        [MS_ACTION_WEIGHT_GRAD] = "weight_grad",
+        [MS_ACTION_BACKWARD] = "backward",
+        [MS_ACTION_SEND_BACKWARD] = "send_backward",
         [MS_ACTION_STEP] = "step",
     };
     return (unsigned)kind < MS_ACTION_KIND_COUNT ? names[kind] : "?";
@@ -45,11 +53,12 @@ ms_status ms__schedule_limits(int64_t stages, int64_t chunks_per_stage, int64_t 
     if (stages < 1 || stages > STAGES_MAX || chunks_per_stage < 1 ||
         chunks_per_stage > CHUNKS_MAX || micro_batches < 1 ||
         micro_batches > CELLS_MAX / (stages * chunks_per_stage)) {
-        return ms_fail(MS_ERR_CONFIG,
-                       "a schedule has 1 to %d stages, 1 to %d chunks a stage, at least 1 micro-batch "
-                       "and at most %" PRId64 " of all three multiplied, not %" PRId64 ", %" PRId64
-                       " and %" PRId64,
-                       STAGES_MAX, CHUNKS_MAX, CELLS_MAX, stages, chunks_per_stage, micro_batches);
+        return ms_fail(
+            MS_ERR_CONFIG,
+            "a schedule has 1 to %d stages, 1 to %d chunks a stage, at least 1 micro-batch "
+            "and at most %" PRId64 " of all three multiplied, not %" PRId64 ", %" PRId64
+            " and %" PRId64,
+            STAGES_MAX, CHUNKS_MAX, CELLS_MAX, stages, chunks_per_stage, micro_batches);
     }
     return MS_OK;
 }

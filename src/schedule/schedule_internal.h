@@ -1,4 +1,5 @@
-/* schedule_internal.h - shared by the files of schedule/: growing action lists, and the generators. */
+/* schedule_internal.h - shared by the files of schedule/: growing action lists, and the generators.
+ */
 #ifndef MS_SCHEDULE_SCHEDULE_INTERNAL_H
 #define MS_SCHEDULE_SCHEDULE_INTERNAL_H
 

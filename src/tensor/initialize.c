@@ -1,13 +1,13 @@
 /*
- * initialize.c - the first values of a logical tensor: element i of the stream (seed, "init:" + name),
- * whoever holds it.
+ * initialize.c - the first values of a logical tensor: element i of the stream (seed, "init:" +
+ * name), whoever holds it.
  *
  * Where it stands: engine/ calls it once per piece of a parameter, before the first step.
  *
- * Normal numbers come in pairs (Box-Muller), elements 2p and 2p + 1 of the tensor; a pair is computed once
- * where both are wanted. The wanted range is cut into chunks that threads take, whatever the runs are, so
- * a whole table and one of its columns are both filled by all threads. A pair that a chunk's border cuts is
- * computed on both sides.
+ * Normal numbers come in pairs (Box-Muller), elements 2p and 2p + 1 of the tensor; a pair is
+ * computed once where both are wanted. The wanted range is cut into chunks that threads take,
+ * whatever the runs are, so a whole table and one of its columns are both filled by all threads. A
+ * pair that a chunk's border cuts is computed on both sides.
  *
  * Invariant: a value depends on (seed, name, global element) alone: not on shard, chunk or thread.
  * Rejected: the compiler's vectorised logarithm and sines, whose last bits differ from those of

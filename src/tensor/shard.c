@@ -1,15 +1,16 @@
 /*
  * shard.c - the part of a logical tensor that a rank holds, as segments per dim.
  *
- * Where it stands: layout/ makes shards, engine/ fills them, checkpoint/ reads and writes them run by run.
+ * Where it stands: layout/ makes shards, engine/ fills them, checkpoint/ reads and writes them run
+ * by run.
  *
- *   global dim    0 1 2 3 4 5 6 7 8 9 a b      GPT-2's c_attn on rank 1 of 2: q | k | v of 4 columns each
- *   segments          [2,4)   [6,8)   [a,c)
- *   local dim         0 1     2 3     4 5
+ *   global dim    0 1 2 3 4 5 6 7 8 9 a b      GPT-2's c_attn on rank 1 of 2: q | k | v of 4
+ * columns each segments          [2,4)   [6,8)   [a,c) local dim         0 1     2 3     4 5
  *
- * A local element's coordinates are positions in the segment lists; the global ones follow. A piece is what
- * is contiguous in both by the dims' shape: whole dims further in, and the rest of one segment. Pieces that
- * happen to meet in the global order (a row's end and the next row's start) are joined, so runs are maximal.
+ * A local element's coordinates are positions in the segment lists; the global ones follow. A piece
+ * is what is contiguous in both by the dims' shape: whole dims further in, and the rest of one
+ * segment. Pieces that happen to meet in the global order (a row's end and the next row's start)
+ * are joined, so runs are maximal.
  *
  * Invariant: the work is proportional to the number of pieces, never to that of elements.
  * Rejected: a list of runs per shard (a column of a 50,257-row table would store 50,257 of them).
@@ -31,7 +32,9 @@ static int64_t product(const int64_t *dims, int rank) {
     return fits ? elements : INT64_MAX;
 }
 
-int64_t ms_tensor_elements(const ms_tensor *tensor) { return product(tensor->dims, tensor->rank); }
+int64_t ms_tensor_elements(const ms_tensor *tensor) {
+    return product(tensor->dims, tensor->rank);
+}
 
 ms_shard ms_shard_whole(const ms_tensor *tensor) {
     ms_shard shard = {.rank = tensor->rank};
@@ -43,7 +46,9 @@ ms_shard ms_shard_whole(const ms_tensor *tensor) {
     return shard;
 }
 
-int64_t ms_shard_elements(const ms_shard *shard) { return product(shard->local_dims, shard->rank); }
+int64_t ms_shard_elements(const ms_shard *shard) {
+    return product(shard->local_dims, shard->rank);
+}
 
 static ms_status check_dim(const ms_shard *shard, int i) {
     const ms_shard_dim *dim = &shard->dims[i];
@@ -91,7 +96,8 @@ ms_status ms_shard_check(const ms_shard *shard) {
     return MS_OK;
 }
 
-/* Global index of local position `at` in a dim, and how many positions go on from there in a row. */
+/* Global index of local position `at` in a dim, and how many positions go on from there in a row.
+ */
 static int64_t dim_global(const ms_shard_dim *dim, int64_t at, int64_t *follows) {
     int s = 0;
     while (at >= dim->segments[s].count) {

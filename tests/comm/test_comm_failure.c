@@ -152,9 +152,10 @@ static int idle_death(ms_comm *comm) {
         return 1;
     }
     if (ms_comm_rank(comm) == 1) {
+        ms_sleep_ms(100); /* the others are through the barrier by then */
         kill(getpid(), SIGKILL);
     }
-    ms_sleep_ms(150);
+    ms_sleep_ms(300);
     if (ms_comm_failure(comm, NULL) != MS_ERR_PEER) {
         return 2;
     }
@@ -384,6 +385,9 @@ static ms_status call_to_all(ms_comm *comm, float *values, float *out) {
 }
 static ms_status call_late(ms_comm *comm, float *values, float *out) {
     /* rank 1 is done with the broadcast when rank 2 takes it for one from rank 1 */
+    if (ms_comm_rank(comm) == 2) {
+        ms_sleep_ms(100);
+    }
     ms_status status = ms_comm_broadcast(comm, values, 10, MS_F32, ms_comm_rank(comm) == 2 ? 1 : 0, NULL);
     if (status == MS_OK) {
         status = ms_comm_barrier(comm, NULL);

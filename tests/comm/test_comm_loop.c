@@ -295,6 +295,56 @@ static void test_too_many(void **state) {
     ms_comm_destroy(comms[1]);
 }
 
+/* More messages than the ring holds: later ones do not overtake, and an operation in place waits. */
+static void test_full_ring(void **state) {
+    (void)state;
+    enum { SENDS = 60, COUNT = 1000 };
+    static float sent[SENDS][COUNT], got[SENDS][COUNT], values[2][COUNT];
+    ms_comm *comms[2];
+    ms_request *sends[SENDS], *sums[2];
+    assert_int_equal(ms_comm_create_loop(NULL, 2, comms), MS_OK);
+    for (int r = 0; r < 2; r++) {
+        for (int k = 0; k < COUNT; k++) {
+            values[r][k] = (float)(k + r * 7);
+        }
+    }
+    assert_int_equal(ms_comm_all_reduce(comms[1], values[1], values[1], COUNT, MS_F32, MS_REDUCE_SUM,
+                                        &sums[1]), MS_OK);
+    for (int i = 0; i < SENDS; i++) { /* long and short ones in turn */
+        sent[i][0] = (float)i;
+        sent[i][COUNT - 1] = (float)-i;
+        assert_int_equal(ms_comm_send(comms[0], sent[i], i % 2 == 0 ? COUNT : 1, MS_F32, 1, 3,
+                                      &sends[i]), MS_OK);
+    }
+    assert_int_equal(ms_comm_all_reduce(comms[0], values[0], values[0], COUNT, MS_F32, MS_REDUCE_SUM,
+                                        &sums[0]), MS_OK);
+    ms_comm_progress(comms[0]);
+    for (int i = 0; i < SENDS; i++) {
+        ms_request *receive;
+        assert_int_equal(ms_comm_recv(comms[1], got[i], i % 2 == 0 ? COUNT : 1, MS_F32, 0, 3, &receive),
+                         MS_OK);
+        ms_status status;
+        while ((status = ms_request_test(&receive)) == MS_AGAIN) {
+            ms_comm_progress(comms[0]);
+        }
+        assert_int_equal(status, MS_OK);
+        assert_true(got[i][0] == (float)i);
+        assert_true(i % 2 != 0 || got[i][COUNT - 1] == (float)-i);
+    }
+    while (ms_request_test(&sums[1]) == MS_AGAIN || sums[1] != NULL) {
+        ms_comm_progress(comms[0]);
+    }
+    assert_int_equal(ms_request_wait(&sums[0], 1), MS_OK);
+    for (int i = 0; i < SENDS; i++) {
+        assert_int_equal(ms_request_wait(&sends[i], 1), MS_OK);
+    }
+    for (int k = 0; k < COUNT; k++) {
+        assert_true(values[0][k] == (float)(2 * k + 7) && values[1][k] == (float)(2 * k + 7));
+    }
+    ms_comm_destroy(comms[0]);
+    ms_comm_destroy(comms[1]);
+}
+
 /* Nothing of ours allocates once the endpoint stands. */
 static bool steady(ms_comm *comm) {
     static _Thread_local double values[20000];
@@ -334,6 +384,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arguments),      cmocka_unit_test(test_options),
         cmocka_unit_test(test_groups_refused), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_full_ring),
         cmocka_unit_test(test_too_many),       cmocka_unit_test(test_every_operation),
         cmocka_unit_test(test_staging_ring),   cmocka_unit_test(test_concurrent),
         cmocka_unit_test(test_progress_threads), cmocka_unit_test(test_unattended),

@@ -1,6 +1,6 @@
 /*
- * data_support.h - what the tests of data/ share: configurations from a list of paths, text made from a
- * seed, pairs made from a list of ids.
+ * data_support.h - what the tests of data/ share: configurations from a list of paths, text made
+ * from a seed, pairs made from a list of ids.
  */
 #ifndef MS_TEST_DATA_SUPPORT_H
 #define MS_TEST_DATA_SUPPORT_H
@@ -35,8 +35,7 @@ MS_TEST_UNUSED static void config_add_valid(test_config *config, const char *pat
 
 /* The defaults of the section; the whole of the data trains unless a test sets split. */
 MS_TEST_UNUSED static void config_make(test_config *config, const char *path) {
-    *config = (test_config){
-        .data = {.split = 1, .eod = true, .text_key = "text", .shuffle = true}};
+    *config = (test_config){.data = {.split = 1, .eod = true, .text_key = "text", .shuffle = true}};
     if (path != NULL) {
         config_add(config, path, 1);
     }
@@ -80,10 +79,11 @@ MS_TEST_UNUSED static void write_counting_pair(const char *prefix, int32_t first
 
 /* Words, punctuation and line ends from a seed; some characters of two to four bytes. */
 MS_TEST_UNUSED static size_t make_text(uint64_t seed, size_t bytes, char *text) {
-    static const char *const pieces[] = {"the ", "of ",   "wind",     "s ",   ", ",     ".\n",
-                                         "\n\n", "don't", "\xc3\xbc", " 42",  "  ",     "Sea ",
-                                         "and ", "night", "!\n\n\n",  "\r\n", "\xe6\xb5\xb7",
-                                         "\xf0\x9f\x8c\x8a", " I'll ", "tion "};
+    static const char *const pieces[] = {
+        "the ",   "of ",   "wind",     "s ",   ", ",           ".\n",
+        "\n\n",   "don't", "\xc3\xbc", " 42",  "  ",           "Sea ",
+        "and ",   "night", "!\n\n\n",  "\r\n", "\xe6\xb5\xb7", "\xf0\x9f\x8c\x8a",
+        " I'll ", "tion "};
     size_t length = 0;
     while (length + 8 < bytes) {
         const char *piece = pieces[test_random_below(&seed, sizeof pieces / sizeof pieces[0])];

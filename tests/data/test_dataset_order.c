@@ -1,7 +1,8 @@
 // labels: unit prop
 // timeout: 60
 /*
- * test_dataset_order.c - which sample comes when: once each epoch, by weight, from the counter alone.
+ * test_dataset_order.c - which sample comes when: once each epoch, by weight, from the counter
+ * alone.
  */
 #include "data/data_support.h"
 
@@ -12,7 +13,8 @@
 
 typedef struct folder {
     char dir[MS_TEST_PATH_BYTES];
-    char paths[3][MS_TEST_PATH_BYTES]; /* pairs of 101, 64 and 41 tokens: 25, 15 and 10 samples of 4 */
+    char paths[3]
+              [MS_TEST_PATH_BYTES]; /* pairs of 101, 64 and 41 tokens: 25, 15 and 10 samples of 4 */
 } folder;
 
 static const int64_t tokens_of[] = {101, 64, 41};
@@ -134,8 +136,8 @@ static void test_validation_keeps_its_order(void **state) {
 }
 
 /*
- * A run whose ranks come and go: each step deals global_batch consecutive samples to `replicas`, a new
- * process opens the data anew at each resume (F-04, F-14). What was trained is the plain order.
+ * A run whose ranks come and go: each step deals global_batch consecutive samples to `replicas`, a
+ * new process opens the data anew at each resume (F-04, F-14). What was trained is the plain order.
  */
 static void test_resume_and_resize_repeat_and_skip_nothing(void **state) {
     const folder *files = *state;
@@ -208,7 +210,8 @@ static void test_weighted_sources_keep_their_epochs(void **state) {
     ms_dataset_close(dataset);
 }
 
-/* Weights that are whole in a small period: every prefix is exact to less than one sample a source. */
+/* Weights that are whole in a small period: every prefix is exact to less than one sample a source.
+ */
 static void test_blend_is_proportional_at_every_prefix(void **state) {
     (void)state;
     uint64_t seed = test_seed();

@@ -1,8 +1,8 @@
 // labels: unit
 // timeout: 60
 /*
- * test_dataset_sources.c - text, JSONL and pairs as streams of tokens, the split, which tokenizer is taken,
- * and every bad input with its sentence.
+ * test_dataset_sources.c - text, JSONL and pairs as streams of tokens, the split, which tokenizer
+ * is taken, and every bad input with its sentence.
  */
 #include "data/data_support.h"
 
@@ -67,14 +67,21 @@ static void check_stream(const test_config *config, const ms_tokenizer *tokenize
 static void test_text_is_cut_at_characters(void **state) {
     (void)state;
     test_config config;
-    config_make(&config, write_text("cut.txt", "\xc3\xa4\xe6\xb5\xb7" "bc\xf0\x9f\x8c\x8a" "fgh\xc3\xbc" "j"));
+    config_make(&config, write_text("cut.txt", "\xc3\xa4\xe6\xb5\xb7"
+                                               "bc\xf0\x9f\x8c\x8a"
+                                               "fgh\xc3\xbc"
+                                               "j"));
     config.data.split = 0.5; /* five of ten characters, twelve of nineteen bytes */
     ms_tokenizer *tokenizer;
     config.data.tokenizer = "char";
     assert_ok(ms_data_tokenizer(&config.data, NULL, &tokenizer));
     assert_int_equal(ms_tokenizer_vocabulary_size(tokenizer), 10);
-    check_stream(&config, tokenizer, MS_SPLIT_TRAIN, "\xc3\xa4\xe6\xb5\xb7" "bc\xf0\x9f\x8c\x8a");
-    check_stream(&config, tokenizer, MS_SPLIT_VALID, "fgh\xc3\xbc" "j");
+    check_stream(&config, tokenizer, MS_SPLIT_TRAIN,
+                 "\xc3\xa4\xe6\xb5\xb7"
+                 "bc\xf0\x9f\x8c\x8a");
+    check_stream(&config, tokenizer, MS_SPLIT_VALID,
+                 "fgh\xc3\xbc"
+                 "j");
     ms_tokenizer_destroy(tokenizer);
 }
 
@@ -84,11 +91,13 @@ static void test_jsonl_documents_end_with_eod(void **state) {
     test_config config;
     config_make(&config, FIXTURE("documents.jsonl"));
     check_stream(&config, tokenizer, MS_SPLIT_TRAIN,
-                 "first document<|endoftext|>Zweites, \xc3\xbc" "ber \xf0\x9f\x98\x80<|endoftext|>"
+                 "first document<|endoftext|>Zweites, \xc3\xbc"
+                 "ber \xf0\x9f\x98\x80<|endoftext|>"
                  "last\nwith two lines<|endoftext|>");
     config.data.eod = false;
     check_stream(&config, tokenizer, MS_SPLIT_TRAIN,
-                 "first documentZweites, \xc3\xbc" "ber \xf0\x9f\x98\x80last\nwith two lines");
+                 "first documentZweites, \xc3\xbc"
+                 "ber \xf0\x9f\x98\x80last\nwith two lines");
     ms_tokenizer_destroy(tokenizer);
 }
 
@@ -117,9 +126,9 @@ static void test_jsonl_and_its_pair_are_one_stream(void **state) {
             read_stream(&from_pair, tokenizer, (ms_data_split)split, &counts[1])};
         assert_int_equal(counts[0], counts[1]);
         assert_memory_equal(streams[0], streams[1], (size_t)counts[0] * sizeof(int32_t));
-        assert_int_equal(counts[0], split == 0 ? (int64_t)floor((double)result.tokens * 0.6)
-                                               : result.tokens -
-                                                     (int64_t)floor((double)result.tokens * 0.6));
+        assert_int_equal(counts[0],
+                         split == 0 ? (int64_t)floor((double)result.tokens * 0.6)
+                                    : result.tokens - (int64_t)floor((double)result.tokens * 0.6));
         free(streams[0]);
         free(streams[1]);
     }
@@ -138,7 +147,8 @@ static void test_threads_do_not_change_tokens(void **state) {
     config_make(&config, path);
     ms_tokenizer *tokenizers[3] = {make_bpe()};
     assert_ok(ms_tokenizer_create_byte(&tokenizers[1]));
-    assert_ok(ms_data_tokenizer_named("char", (const char *const[]){path}, 1, NULL, &tokenizers[2]));
+    assert_ok(
+        ms_data_tokenizer_named("char", (const char *const[]){path}, 1, NULL, &tokenizers[2]));
     for (int kind = 0; kind < 3; kind++) {
         ms_tokens whole = {0};
         ms_tokenizer_scratch *scratch;

@@ -256,7 +256,7 @@ static void check_reference(const problem *p, void *context) {
 
 static void reference_is_the_triple_loop(void **unused) {
     (void)unused;
-    ms_device *device = open_device("ref", 2);
+    ms_device *device = open_device("ref", 1);
     for_all(MS_F64, MS_F64, check_reference, device);
     for_all(MS_F32, MS_F32, check_reference, device);
     for_all(MS_BF16, MS_BF16, check_reference, device);
@@ -315,7 +315,7 @@ static void onednn_agrees_with_the_reference(void **unused) {
     /* avx2 takes bf16 by way of fp32. */
     static const char *const variants[] = {NULL, "avx2"};
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
-        pair devices = {open_device("ref", 2), open_device(variants[i], 2), 0};
+        pair devices = {open_device("ref", 1), open_device(variants[i], 1), 0};
         for_all(MS_F32, MS_F32, check_onednn, &devices);
         for_all(MS_BF16, MS_BF16, check_onednn, &devices);
         for_all(MS_BF16, MS_F32, check_onednn, &devices);
@@ -328,7 +328,7 @@ static void onednn_agrees_with_the_reference(void **unused) {
 static void weight_gradients_over_many_tokens(void **unused) {
     (void)unused;
     needs_onednn();
-    pair devices = {open_device("ref", 2), open_device(NULL, 2), 0};
+    pair devices = {open_device("ref", 1), open_device(NULL, 2), 0};
     for (int form = 0; form < 4; form++) {
         problem p = {.m = 70,
                      .n = 45,
@@ -348,7 +348,7 @@ static void packed_operands(void **unused) {
     needs_onednn();
     static const int64_t packed_shapes[][3] = {
         {1024, 48, 70}, {1024, 64, 32}, {1030, 65, 33}, {1024, 1, 5}, {2048, 130, 17}};
-    pair devices = {open_device("ref", 2), open_device(NULL, 2), 0};
+    pair devices = {open_device("ref", 1), open_device(NULL, 2), 0};
     for (size_t i = 0; i < sizeof packed_shapes / sizeof packed_shapes[0]; i++) {
         for (int form = 0; form < 8; form++) {
             problem p = {.m = packed_shapes[i][0],

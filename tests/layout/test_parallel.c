@@ -1,5 +1,6 @@
 // labels: unit prop
-// Section `parallel`: defaults, refusals with their arithmetic, layouts for every legal combination.
+// Section `parallel`: defaults, refusals with their arithmetic, layouts for every legal
+// combination.
 #include "support/test_support.h"
 
 #include "layout/parallel.h"
@@ -14,8 +15,7 @@ static ms_status load(const char *yaml, ms_config **config) {
 static ms_parallel_config parse(const char *yaml) {
     ms_config *config = NULL;
     assert_ok(load(yaml, &config));
-    ms_parallel_config values =
-        *(const ms_parallel_config *)ms_config_values(config, "parallel");
+    ms_parallel_config values = *(const ms_parallel_config *)ms_config_values(config, "parallel");
     ms_config_destroy(config);
     return values;
 }
@@ -37,8 +37,9 @@ static void test_defaults(void **state) {
         assert_string_equal(ms_parallel_schedule(&config), "1f1b");
         assert_ok(ms_parallel_check(&config));
     }
-    ms_parallel_config config = parse("parallel: {tensor: 2, pipeline: 4, zero: 0, schedule: gpipe, "
-                                      "recompute: full, sequence_parallel: false, data: 3}\n");
+    ms_parallel_config config =
+        parse("parallel: {tensor: 2, pipeline: 4, zero: 0, schedule: gpipe, "
+              "recompute: full, sequence_parallel: false, data: 3}\n");
     assert_string_equal(ms_parallel_schedule(&config), "gpipe");
     assert_int_equal(config.recompute, MS_RECOMPUTE_FULL);
     assert_int_equal(config.data, 3);
@@ -176,8 +177,9 @@ static void test_dealing_layers(void **state) {
     assert_ok(ms_layers_deal(256, 256, stages));
     assert_int_equal(stages[255].start, 255);
     stages[0].start = 42;
-    assert_fails(MS_ERR_CONFIG, "parallel.pipeline 4: each stage needs a layer, the model has 3; "
-                                "use 1 to 3",
+    assert_fails(MS_ERR_CONFIG,
+                 "parallel.pipeline 4: each stage needs a layer, the model has 3; "
+                 "use 1 to 3",
                  ms_layers_deal(3, 4, stages));
     assert_fails(MS_ERR_CONFIG, "use 1 to 256", ms_layers_deal(1000, 257, stages));
     assert_fails(MS_ERR_CONFIG, "use 1 to 3", ms_layers_deal(3, 0, stages));
@@ -187,9 +189,9 @@ static void test_dealing_layers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),            cmocka_unit_test(test_config_refusals),
-        cmocka_unit_test(test_not_built_yet),       cmocka_unit_test(test_arithmetic_is_shown),
-        cmocka_unit_test(test_all_layouts),         cmocka_unit_test(test_dealing_layers),
+        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_config_refusals),
+        cmocka_unit_test(test_not_built_yet), cmocka_unit_test(test_arithmetic_is_shown),
+        cmocka_unit_test(test_all_layouts),   cmocka_unit_test(test_dealing_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

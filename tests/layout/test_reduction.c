@@ -1,5 +1,6 @@
 // labels: unit prop
-// The order of sums: legal groups against the tree itself, and the same bits for any number of replicas.
+// The order of sums: legal groups against the tree itself, and the same bits for any number of
+// replicas.
 #include "support/test_support.h"
 
 #include "base/config.h"
@@ -15,7 +16,8 @@ static int64_t left_of(int64_t leaves) {
     return left;
 }
 
-/* Whether [start, start + count) are the leaves of one node of the tree, going down from the root. */
+/* Whether [start, start + count) are the leaves of one node of the tree, going down from the root.
+ */
 static bool is_node(int64_t leaves, int64_t start, int64_t count) {
     if (start == 0 && count == leaves) {
         return true;
@@ -59,7 +61,8 @@ static void test_legal_groups(void **state) {
     assert_true(accepted > 100 && refused > 100);
 }
 
-/* The contract of auto: a power of two up to 8, else the smallest divisor that the replicas divide. */
+/* The contract of auto: a power of two up to 8, else the smallest divisor that the replicas divide.
+ */
 static void test_auto_groups(void **state) {
     (void)state;
     for (int64_t batches = 1; batches <= BATCHES_MAX; batches++) {
@@ -191,10 +194,9 @@ static void test_tree_sum(void **state) {
         assert_true(ms_tree_sum(v, 3) == (v[0] + v[1]) + v[2]);
         assert_true(ms_tree_sum(v, 5) == ((v[0] + v[1]) + (v[2] + v[3])) + v[4]);
         assert_true(ms_tree_sum(v, 6) == ((v[0] + v[1]) + (v[2] + v[3])) + (v[4] + v[5]));
-        assert_true(ms_tree_sum(v, 7) ==
-                    ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + v[6]));
-        assert_true(ms_tree_sum(v, 9) == (((v[0] + v[1]) + (v[2] + v[3])) +
-                                          ((v[4] + v[5]) + (v[6] + v[7]))) + v[8]);
+        assert_true(ms_tree_sum(v, 7) == ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + v[6]));
+        assert_true(ms_tree_sum(v, 9) ==
+                    (((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]))) + v[8]);
     }
 }
 

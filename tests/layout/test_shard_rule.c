@@ -1,5 +1,6 @@
 // labels: unit prop
-// Cutting tensors and flat ranges: every element has one owner, pieces stay whole, borders are legal.
+// Cutting tensors and flat ranges: every element has one owner, pieces stay whole, borders are
+// legal.
 #include "support/test_support.h"
 
 #include "layout/layout.h"
@@ -85,8 +86,11 @@ static void test_shards_tile(void **state) {
 static void test_fused_parts(void **state) {
     (void)state;
     ms_tensor tensor = {.name = "qkv", .rank = 2, .dims = {3, 32}};
-    ms_shard_rule rule = {.axis = MS_AXIS_TENSOR, .split_dim = 1, .part_count = 3,
-                          .parts = {16, 8, 8}, .granules = {2, 2, 2}};
+    ms_shard_rule rule = {.axis = MS_AXIS_TENSOR,
+                          .split_dim = 1,
+                          .part_count = 3,
+                          .parts = {16, 8, 8},
+                          .granules = {2, 2, 2}};
     ms_shard shard;
     assert_ok(ms_shard_make(&tensor, &rule, 1, 4, &shard));
     static const ms_segment wanted[] = {{4, 4}, {18, 2}, {26, 2}};
@@ -104,8 +108,11 @@ static void test_fused_parts(void **state) {
 static void test_shard_refusals(void **state) {
     (void)state;
     ms_tensor tensor = {.name = "qkv", .rank = 2, .dims = {3, 32}};
-    ms_shard_rule rule = {.axis = MS_AXIS_TENSOR, .split_dim = 1, .part_count = 3,
-                          .parts = {16, 8, 8}, .granules = {2, 2, 2}};
+    ms_shard_rule rule = {.axis = MS_AXIS_TENSOR,
+                          .split_dim = 1,
+                          .part_count = 3,
+                          .parts = {16, 8, 8},
+                          .granules = {2, 2, 2}};
     ms_shard shard = {.rank = 99};
     assert_fails(MS_ERR_CONFIG,
                  "qkv: 8 elements in pieces of 2 make 4 pieces, fewer than parallel.tensor 5",
@@ -118,8 +125,7 @@ static void test_shard_refusals(void **state) {
     assert_fails(MS_ERR_ARGUMENT, "do not add up to dim 1, 32",
                  ms_shard_make(&tensor, &rule, 0, 2, &shard));
     rule.parts[1] = INT64_MAX;
-    assert_fails(MS_ERR_ARGUMENT, "do not add up",
-                 ms_shard_make(&tensor, &rule, 0, 2, &shard));
+    assert_fails(MS_ERR_ARGUMENT, "do not add up", ms_shard_make(&tensor, &rule, 0, 2, &shard));
     rule.parts[1] = 8;
     rule.parts[2] = 8;
     static const struct {
@@ -178,8 +184,8 @@ static void test_zero_borders(void **state) {
         int64_t replicas = 1 + (int64_t)test_random_below(&seed, BORDERS_MAX - 2);
         int64_t borders[BORDERS_MAX];
         borders[replicas + 1 < BORDERS_MAX ? replicas + 1 : 0] = -5;
-        ms_zero_borders(range.starts, range.counts, range.tensors, range.start, range.end,
-                        replicas, borders);
+        ms_zero_borders(range.starts, range.counts, range.tensors, range.start, range.end, replicas,
+                        borders);
         assert_int_equal(borders[0], range.start);
         assert_int_equal(borders[replicas], range.end);
         assert_true(replicas + 1 >= BORDERS_MAX || borders[replicas + 1] == -5);
@@ -219,9 +225,9 @@ static void test_zero_borders_edges(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split_even),     cmocka_unit_test(test_shards_tile),
-        cmocka_unit_test(test_fused_parts),    cmocka_unit_test(test_shard_refusals),
-        cmocka_unit_test(test_zero_borders),   cmocka_unit_test(test_zero_borders_edges),
+        cmocka_unit_test(test_split_even),   cmocka_unit_test(test_shards_tile),
+        cmocka_unit_test(test_fused_parts),  cmocka_unit_test(test_shard_refusals),
+        cmocka_unit_test(test_zero_borders), cmocka_unit_test(test_zero_borders_edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

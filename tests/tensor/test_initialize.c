@@ -1,5 +1,6 @@
 // labels: unit prop
-// Initial values: a function of seed, name and global element alone, whatever shard, range or threads.
+// Initial values: a function of seed, name and global element alone, whatever shard, range or
+// threads.
 #include "support/test_support.h"
 
 #include <math.h>
@@ -90,8 +91,8 @@ static void test_names_and_seeds_differ(void **state) {
     static const char *const names[] = {"h.0.attn", "h.1.attn", "h.0.attn", "h.0.attn"};
     static const uint64_t seeds[] = {1, 1, 2, 1};
     for (int i = 0; i < 4; i++) {
-        ms_tensor tensor = {.rank = 1, .dims = {COUNT}, .initializer = MS_INIT_NORMAL,
-                            .init_std = 1};
+        ms_tensor tensor = {
+            .rank = 1, .dims = {COUNT}, .initializer = MS_INIT_NORMAL, .init_std = 1};
         snprintf(tensor.name, sizeof tensor.name, "%s", names[i]);
         ms_shard whole = ms_shard_whole(&tensor);
         assert_ok(ms_tensor_initialize(&tensor, &whole, seeds[i], 0, COUNT, MS_F32, values[i]));
@@ -108,8 +109,8 @@ static void test_names_and_seeds_differ(void **state) {
 
 static void test_constants(void **state) {
     (void)state;
-    ms_tensor tensor = {.name = "ln.weight", .rank = 1, .dims = {100}, .initializer = MS_INIT_ONE,
-                        .init_std = 5};
+    ms_tensor tensor = {
+        .name = "ln.weight", .rank = 1, .dims = {100}, .initializer = MS_INIT_ONE, .init_std = 5};
     ms_shard whole = ms_shard_whole(&tensor);
     float values[100];
     assert_ok(ms_tensor_initialize(&tensor, &whole, 1, 0, 100, MS_F32, values));
@@ -146,9 +147,12 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream_of_the_name), cmocka_unit_test(test_shards_and_ranges),
-        cmocka_unit_test(test_threads),            cmocka_unit_test(test_names_and_seeds_differ),
-        cmocka_unit_test(test_constants),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_stream_of_the_name),
+        cmocka_unit_test(test_shards_and_ranges),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_names_and_seeds_differ),
+        cmocka_unit_test(test_constants),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

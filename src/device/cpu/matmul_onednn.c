@@ -11,7 +11,7 @@
  *            * A primitive with a run-time dim takes another way (740-900, and 31 instead of 17 at
  *              one row): one primitive for every number of rows, so matmul.runtime_rows has it.
  *            * So do weight gradients with AMX, where the usual way with a transposed is slow
- * (530-620; the other 740-900), except over few tokens (337 against 503 at 256).
+ *              (530-620 against 740-900), except over few tokens (503 against 337 at 256).
  *            * Without AVX512_BF16, oneDNN's bf16 is slower than its fp32 or absent: operands are
  *              widened into scratch and multiplied in fp32.
  *
@@ -324,19 +324,24 @@ const ms_kernel_variant ms__matmul_onednn = {.name = "onednn",
  * Packing reads and writes b once for each use of the packed copy that the caller plans (once a
  * step). It pays when the matmul's rows are many and b is not so large that packing is bound by
  * memory; a [k, n] b (input gradients) gains more than a [n, k] one (forward), which oneDNN's own
- * copies serve well. Measured with AMX: break-even at 900 and 400 rows; without: at about 700.
+ * copies serve well, and nothing is gained by the latter with a large k. Measured with AMX:
+ * break-even at 900 and 400 rows, where the packed copy is used once; without: at about 700.
  */
 #define PACK_ROWS_TRANSPOSED 1024
+#define PACK_DEPTH_TRANSPOSED_MAX 2048
 #define PACK_ROWS 512
 #define PACK_BYTES_MAX (INT64_C(32) << 20)
 
 static bool pack_supports(const ms_device *device, const ms_kernel_spec *spec) {
     const ms_attributes *attributes = &spec->attributes;
-    bool transposed = attributes->matmul.transpose_b;
     int64_t bytes = ms_argument_elements(&spec->arguments[0]) * (int64_t)sizeof(uint16_t);
-    return spec->arguments[0].dtype == MS_BF16 && ms__onednn_has_bf16(device) &&
-           !attributes->matmul.runtime_rows && bytes <= PACK_BYTES_MAX &&
-           attributes->matmul.m >= (transposed ? PACK_ROWS_TRANSPOSED : PACK_ROWS);
+    bool pays = attributes->matmul.m >= PACK_ROWS;
+    if (attributes->matmul.transpose_b) {
+        pays = attributes->matmul.m >= PACK_ROWS_TRANSPOSED &&
+               attributes->matmul.k <= PACK_DEPTH_TRANSPOSED_MAX;
+    }
+    return pays && bytes <= PACK_BYTES_MAX && spec->arguments[0].dtype == MS_BF16 &&
+           ms__onednn_has_bf16(device) && !attributes->matmul.runtime_rows;
 }
 
 typedef struct pack_state {
