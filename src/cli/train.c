@@ -108,6 +108,10 @@ static int launch(const train_arguments *arguments, int argc, char **argv) {
     int exit_status = MS_EXIT_FAILURE;
     ms_status status = ms_launch_ranks(&options, &exit_status);
     free(again);
+    bool killed = exit_status > 128;
+    if (status == MS_ERR_PEER && !killed) {
+        return exit_status; /* the ranks have said why */
+    }
     if (status != MS_OK) {
         int failed = ms_cli_fail(status);
         return status == MS_ERR_PEER ? exit_status : failed;
@@ -149,13 +153,15 @@ static void print_summary(const ms_train_summary *summary) {
     printf("\n");
 }
 
-/* An error that every rank finds (in the configuration, say) is printed by one. */
+/*
+ * One line for one failure. What every rank finds (in the configuration, say), and what ends all ranks' communication,
+ * is printed by rank 0; that a rank was killed is printed by the launcher, which knows how.
+ */
 static bool prints_error(ms_status status, int rank) {
-    bool found_by_all = status == MS_ERR_CONFIG || status == MS_ERR_MEMORY_LIMIT ||
-                        status == MS_ERR_UNSUPPORTED || status == MS_ERR_NOT_FOUND ||
-                        status == MS_ERR_MISMATCH || status == MS_ERR_NUMERIC ||
-                        status == MS_ERR_RANGE || status == MS_ERR_FORMAT;
-    return rank <= 0 || !found_by_all;
+    if (rank < 0) {
+        return true;
+    }
+    return rank == 0 && status != MS_ERR_PEER;
 }
 
 /* This process's rank in the job it was launched for, or -1. */

@@ -71,6 +71,27 @@ static ms_status write_entry(const struct ms_profile *profile, const profile_ent
     return ms_text_append_z(table, "\n");
 }
 
+/* One line for each kind of operator, in the order of the slots' table. */
+static ms_status write_slots(const struct ms_profile *profile, double total, ms_text *table) {
+    const ms_program *program = profile->program;
+    for (int slot = 0; slot < MS_SLOT_COUNT; slot++) {
+        double seconds = 0;
+        int64_t calls = 0;
+        for (int32_t i = 0; i < program->kernel_count; i++) {
+            const profile_entry *entry = &profile->entries[i];
+            bool same = program->kernel_specs[entry->kernel].slot == (ms_slot)slot;
+            seconds += same ? entry->seconds : 0;
+            calls += same ? entry->calls : 0;
+        }
+        if (calls > 0) {
+            MS_TRY(ms_text_printf(table, "  %-18s %10.2f ms %5.1f%%  %" PRId64 " calls\n",
+                                  ms_slot_name((ms_slot)slot), seconds * 1e3,
+                                  100 * seconds / total, calls));
+        }
+    }
+    return MS_OK;
+}
+
 ms_status ms_engine_profile_end(ms_engine *engine, ms_text *table) {
     struct ms_profile *profile = engine->profile;
     if (profile == NULL) {
@@ -84,6 +105,9 @@ ms_status ms_engine_profile_end(ms_engine *engine, ms_text *table) {
         total += profile->entries[i].seconds;
     }
     ms_status status = ms_text_printf(table, "kernels %.2f ms\n", total * 1e3);
+    if (status == MS_OK) {
+        status = write_slots(profile, total, table);
+    }
     for (int32_t i = 0; i < count && status == MS_OK && profile->entries[i].calls > 0; i++) {
         status = write_entry(profile, &profile->entries[i], total, table);
     }

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 
 #include "train/session.h"
 
@@ -37,6 +38,12 @@ static ms_status run_session(ms_config *config, ms_comm *comm, const ms_train_op
     return status;
 }
 
+/* What every rank finds by itself, at the same place: nobody has to be told. */
+static bool found_by_all(ms_status status) {
+    return status == MS_ERR_CONFIG || status == MS_ERR_MEMORY_LIMIT ||
+           status == MS_ERR_UNSUPPORTED || status == MS_ERR_ARGUMENT;
+}
+
 static ms_status run_with_comm(ms_config *config, const ms_train_options *options,
                                ms_train_summary *summary) {
     if (options->comm != NULL) {
@@ -49,6 +56,15 @@ static ms_status run_with_comm(ms_config *config, const ms_train_options *option
     ms_comm *comm;
     MS_TRY(ms_comm_create(&comm_options, &comm));
     ms_status status = run_session(config, comm, options, summary);
+    if (status != MS_OK && !found_by_all(status) && ms_comm_size(comm) > 1 &&
+        ms_comm_failure(comm, NULL) == MS_OK) {
+        /* The other ranks learn why instead of waiting; this changes no sentence of our own. */
+        char reason[512];
+        snprintf(reason, sizeof reason, "%s", ms_error_detail());
+        ms_comm_abort(comm, reason);
+        ms_comm_destroy(comm);
+        return ms_fail(status, "%s", reason);
+    }
     ms_comm_destroy(comm);
     return status;
 }

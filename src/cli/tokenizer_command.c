@@ -1,5 +1,5 @@
 /*
- * tokenizer.c - `mindspeed tokenizer train|encode|decode|info`.
+ * tokenizer_command.c - `mindspeed tokenizer train|encode|decode|info`.
  *
  * Main path: [main.c] -> this file -> format/tokenizer.h. A TOKENIZER is `byte`, a directory or a
  * file, as data.tokenizer takes it. encode and decode are each other's inverse on the command line
