@@ -57,7 +57,11 @@ typedef struct ms_train_summary {
  */
 MS_API ms_status ms_train(const ms_train_options *options, ms_train_summary *summary);
 
-/* Asks a running ms_train to save after the present update and return. Async-signal-safe. */
+/*
+ * Asks a running ms_train to save after the present update and return. Async-signal-safe; but let no handler run on a
+ * thread that computes unless it has a stack of its own (sigaltstack, SA_ONSTACK): generated matrix kernels use the stack
+ * pointer for other things. A thread that waits with sigwait, as `mindspeed train` has, is the simple way.
+ */
 MS_API void ms_train_stop(void);
 
 #ifdef __cplusplus

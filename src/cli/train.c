@@ -12,8 +12,8 @@
 
 #include <mindspeed/train.h>
 
-#include "base/config.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cluster/launcher.h"
@@ -77,17 +77,30 @@ static int parse(int argc, char **argv, train_arguments *arguments) {
                          : MS_EXIT_OK;
 }
 
-static void on_signal(int signal_number) {
-    (void)signal_number;
-    ms_train_stop();
+static void *wait_for_signals(void *context) {
+    const sigset_t *signals = context;
+    for (int number; sigwait(signals, &number) == 0;) {
+        ms_train_stop();
+    }
+    return NULL;
 }
 
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
+/*
+ * A thread of its own waits for the signals, and all others block them. A handler would run on the stack of whatever
+ * thread computes, and oneDNN's generated matrix kernels use the stack pointer as an ordinary register: the signal's frame
+ * then lands in the heap (seen as corrupted malloc chunks at the next free).
+ */
+static ms_status catch_signals(void) {
+    static sigset_t signals;
+    static ms_thread thread;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGUSR1);
+    if (pthread_sigmask(SIG_BLOCK, &signals, NULL) != 0) {
+        return ms_fail(MS_ERR_SYSTEM, "cannot block signals");
+    }
+    return ms_thread_start(&thread, "signals", wait_for_signals, &signals);
 }
 
 static int launch(const train_arguments *arguments, int argc, char **argv) {
@@ -179,9 +192,11 @@ static int run(const train_arguments *arguments) {
     options.assignment_count = arguments->assignments.count;
     options.dry_run = arguments->dry_run;
     options.quiet = arguments->json;
-    catch_signals();
     ms_train_summary summary;
-    ms_status status = ms_train(&options, &summary);
+    ms_status status = catch_signals();
+    if (status == MS_OK) {
+        status = ms_train(&options, &summary);
+    }
     if (status != MS_OK) {
         return prints_error(status, rank) ? ms_cli_fail(status) : MS_EXIT_FAILURE;
     }

@@ -41,6 +41,7 @@
 #include "net/rendezvous.h"
 
 #define START_FAILED_STATUS 127
+#define STOP_REQUESTS_MAX 3
 
 typedef struct rank_process {
     pid_t pid; /* 0: not started, or reaped */
@@ -58,6 +59,7 @@ typedef struct launch {
     int failed_weight;
     siginfo_t failed_info;
     bool any_stopped;
+    int stop_requests; /* SIGTERM and SIGINT so far */
     int64_t terminate_ns, kill_ns; /* when the rest gets SIGTERM and SIGKILL; 0: not */
     bool terminated;               /* SIGTERM was sent: ends from here on are of our making */
 } launch;
@@ -160,6 +162,14 @@ static void signal_ranks(launch *job, int number) {
 static void forward_signals(launch *job) {
     struct signalfd_siginfo info;
     while (read(job->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) {
+            job->stop_requests++;
+        }
+        if (job->stop_requests >= STOP_REQUESTS_MAX) { /* whoever asks so often means it */
+            job->terminated = true;
+            signal_ranks(job, SIGKILL);
+            continue;
+        }
         /* A key press in the terminal reaches the ranks, in the same process group, by itself. */
         if (info.ssi_code != SI_KERNEL) {
             signal_ranks(job, (int)info.ssi_signo);
@@ -192,7 +202,7 @@ static void note_end(launch *job, int rank, const siginfo_t *info) {
         return;
     }
     int weight = end_weight(job->options, info);
-    if (weight > job->failed_weight && !job->terminated) {
+    if (weight > job->failed_weight && (!job->terminated || job->failed_rank < 0)) {
         job->failed_rank = rank;
         job->failed_weight = weight;
         job->failed_info = *info;

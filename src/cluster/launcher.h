@@ -33,8 +33,8 @@ typedef struct ms_launch_options {
  *
  * MS_OK: no rank failed. MS_ERR_PEER: a rank failed, by name: "rank 1 was killed by signal 9",
  * "rank 0 exited with status 3"; *exit_status is written then, too. Any other status: nothing was
- * started. SIGTERM, SIGINT, SIGHUP and SIGUSR1 go to all ranks. No rank outlives this process, however
- * it ends.
+ * started. SIGTERM, SIGINT, SIGHUP and SIGUSR1 go to all ranks; the third SIGTERM or SIGINT kills them. No
+ * rank outlives this process, however it ends.
  */
 ms_status ms_launch_ranks(const ms_launch_options *options, int *exit_status);
 

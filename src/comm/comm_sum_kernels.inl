@@ -16,12 +16,19 @@
 #define MAX_OF(a, b) ((a) > (b) ? (a) : (b))
 #define MIN_OF(a, b) ((a) < (b) ? (a) : (b))
 
+/* No iteration reads what another one writes. */
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 #define COMBINE(name, type, expression)                                                            \
     static void name(void *result, const void *a, const void *b, size_t count) {                   \
         type *out = result;                                                                        \
         const type *left = a;                                                                      \
         const type *right = b;                                                                     \
-        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) {                                  \
+        INDEPENDENT for (size_t i = 0; i < count; i++) {                                           \
             out[i] = expression(left[i], right[i]);                                                \
         }                                                                                          \
     }
@@ -41,7 +48,7 @@ COMBINE(min_i64, int64_t, MIN_OF)
         type *out = result;                                                                        \
         const type *in = values;                                                                   \
         const type divisor = (type)members;                                                        \
-        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) {                                  \
+        INDEPENDENT for (size_t i = 0; i < count; i++) {                                           \
             out[i] = in[i] / divisor;                                                              \
         }                                                                                          \
     }

@@ -6,6 +6,11 @@
  * sample index g -> (source, index within the source) -> epoch and position -> a keyed permutation
  * of the epoch's samples. The whole state is g: nothing is saved, repeated or skipped, whoever asks
  * and however many ranks there are.
+ *
+ * With weights, every first part of the order holds each source's share to within one sample;
+ * shares that are not whole numbers of at most 65,536 places are rounded to that (within one more
+ * sample for each 65,536). Each source goes through all of its samples before any comes again.
+ * Weights that are all 1, or none, mean shares by size: all samples once each epoch.
  */
 #ifndef MS_DATA_DATASET_H
 #define MS_DATA_DATASET_H

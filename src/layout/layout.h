@@ -23,8 +23,8 @@ typedef struct ms_coordinates {
 } ms_coordinates;
 
 const char *ms_axis_name(ms_axis axis); /* "tensor" */
-/* Sizes are at least 1 and make at most MS_RANKS_MAX ranks, else MS_ERR_CONFIG with the product. The
- * other functions want a checked mesh and coordinates inside it. */
+/* Sizes are at least 1 and make at most MS_RANKS_MAX ranks, else MS_ERR_CONFIG with the product.
+ * The other functions want a checked mesh and coordinates inside it. */
 ms_status ms_mesh_check(const ms_mesh *mesh);
 int64_t ms_mesh_ranks(const ms_mesh *mesh); /* INT64_MAX when the product does not fit */
 ms_coordinates ms_mesh_coordinates(const ms_mesh *mesh, int64_t rank);

@@ -248,6 +248,12 @@ ms_status ms_model_build(const ms_model *model, const ms_model_request *request,
         return ms_fail(MS_ERR_CONFIG, "sequence of %" PRId64 " tokens is longer than the model's %" PRId64
                        " positions", request->sequence, model->spec.positions);
     }
+    if (model->spec.kv_heads % request->tensor_size != 0) {
+        return ms_fail(MS_ERR_CONFIG,
+                       "parallel.tensor %" PRId64 " does not divide the model's %" PRId64
+                       " key/value heads; each rank needs whole groups of heads",
+                       request->tensor_size, model->spec.kv_heads);
+    }
     ms_graph *made;
     MS_TRY(ms_graph_create(model->parameter_count, &made));
     made->axis_size[MS_AXIS_TENSOR] = request->tensor_size;

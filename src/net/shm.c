@@ -250,10 +250,13 @@ static void shm_destroy(ms_transport *transport) {
     ms__shm *shm = (ms__shm *)transport;
     ms__exchange *exchange = &shm->exchange;
     ms__note bye = {.type = MS__NOTE_BYE};
-    if (shm->watch.started) {
+    bool met = shm->watch.started != 0;
+    /* First nobody here listens any more: a peer that leaves at the same time says no BYE to one that has
+     * left, and must not be taken for dead by it. */
+    ms__shm_watch_stop(shm);
+    if (met) {
         ms__shm_note(shm, &bye, -1);
     }
-    ms__shm_watch_stop(shm);
     for (int peer = 0; peer < transport->size; peer++) {
         if (shm->sockets[peer] >= 0) {
             close(shm->sockets[peer]);

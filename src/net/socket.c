@@ -107,6 +107,7 @@ ms_status ms__socket_receive(int socket, void *bytes, size_t length, size_t *rec
     for (int i = 0; i < MS__SOCKET_FDS_MAX; i++) {
         fds[i] = -1;
     }
+    int ends = 0;
     for (;;) {
         memset(&control, 0, sizeof control);
         struct iovec part = {.iov_base = bytes, .iov_len = length};
@@ -115,6 +116,11 @@ ms_status ms__socket_receive(int socket, void *bytes, size_t length, size_t *rec
                                  .msg_control = control.bytes,
                                  .msg_controllen = sizeof control.bytes};
         ssize_t count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (count == 0 && ++ends < 2) {
+            /* The kernel looks for a message and then for the end: a last message may come in between.
+             * At a second look the end is the end. */
+            continue;
+        }
         if (count >= 0) {
             take_descriptors(&message, fds);
             *received = (size_t)count;

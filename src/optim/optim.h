@@ -40,19 +40,19 @@ const char *ms_optimizer_state_name(const ms_optimizer_config *config, int index
 ms_slot ms_optimizer_slot(const ms_optimizer_config *config);
 
 /*
- * The learning rate of step `step` (0 is the first) after `tokens` tokens have been trained on: a function
- * of these alone, so that a resumed run has nothing to restore.
+ * The learning rate of step `step` (0 is the first) after `tokens` tokens have been trained on: a
+ * function of these alone, so that a resumed run has nothing to restore.
  *   warm-up  lr (step + 1) / (warmup_steps + 1) while step < warmup_steps; or the same with tokens
- *   decay    from the end of the warm-up to decay_steps (or decay_tokens), then min_lr. Where warm-up and
- *            decay count in different units, the decay counts from the run's start.
- *   wsd      lr until the last wsd_fraction of decay_steps (or of decay_tokens), then straight to min_lr
+ *   decay    from the end of the warm-up to decay_steps (or decay_tokens), then min_lr. Where warm-up
+ *            and decay count in different units, the decay counts from the run's start.
+ *   wsd      lr until the last wsd_fraction of decay_steps (or decay_tokens), then straight to min_lr
  */
 double ms_learning_rate(const ms_optimizer_config *config, int64_t step, int64_t steps_total,
                         int64_t tokens);
 /*
- * min(1, clip / (norm + 1e-6)), as PyTorch's clip_grad_norm_; 1 when clip is 0. Always finite: a norm that
- * is not a finite number gives 0, so that nothing of such a gradient is ever scaled by 1 by mistake. It does not
- * make the gradient harmless (0 x NaN is NaN): the caller makes no update with such a norm.
+ * min(1, clip / (norm + 1e-6)), as PyTorch's clip_grad_norm_; 1 when clip is 0. Always finite: a
+ * norm that is not a finite number gives 0 (where clip is above 0), never 1 and never NaN. That does
+ * not make the gradient harmless (0 x NaN is NaN): the caller makes no update with such a norm.
  */
 double ms_clip_scale(double clip, double norm);
 /* Fills MS_HYPER_COUNT numbers for an update; decays says whether weight decay applies. */

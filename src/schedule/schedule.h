@@ -68,17 +68,17 @@ typedef struct ms_schedule_facts {
     int64_t chunk_in_flight_max_total; /* summed over chunks at the worst moment */
 } ms_schedule_facts;
 /*
- * Proves: each micro-batch and chunk has exactly one forward and one backward (or input and weight gradient,
- * in this order), weight gradients of a chunk in micro-batch order (the order of sums); every receive has
- * its send, in the same order on both sides of a pair; the lists run to the end when sends are posted
- * without waiting (each from its micro-batch's own buffer) and receives wait, so there is no deadlock. A
- * schedule without a step must be forward only. Writes one fact a stage, only on success. MS_ERR_MISMATCH
- * names stage, position and action.
+ * Proves: each micro-batch and chunk has exactly one forward and one backward (or input and weight
+ * gradient, in this order), weight gradients of a chunk in micro-batch order (the order of sums);
+ * every receive has its send, in the same order on both sides of a pair; the lists run to the end
+ * when sends are posted without waiting (each from its micro-batch's own buffer) and receives wait,
+ * so there is no deadlock. A schedule without a step must be forward only. Writes one fact a stage,
+ * only on success. MS_ERR_MISMATCH names stage, position and action.
  */
 ms_status ms_schedule_check(const ms_schedule *schedule, ms_schedule_facts *facts);
-/* Slot (0 .. in_flight_max - 1) that a micro-batch's saved values of a chunk use: first free slot at its
- * first action, held to its last one. Writes slots[micro_batch] for one stage and chunk of a checked
- * schedule. */
+/* Slot (0 .. in_flight_max - 1) that a micro-batch's saved values of a chunk use: first free slot
+ * at its first action, held to its last one. Writes slots[micro_batch] for one stage and chunk of a
+ * checked schedule. */
 ms_status ms_schedule_slots(const ms_schedule *schedule, int64_t stage, int64_t chunk,
                             int64_t *slots);
 /* "s0: F0 F1 B0 ..." for people. */

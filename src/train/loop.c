@@ -30,14 +30,15 @@ static ms_status agree_to_stop(ms_session *session, bool *stop) {
     return MS_OK;
 }
 
-static ms_status save(loop_state *loop) {
+/* A failed save in mid-run may be survived (checkpoint.on_save_failure); the last one of a run is the run's result. */
+static ms_status save(loop_state *loop, bool final) {
     ms_session *session = loop->session;
     if (session->checkpoint->dir == NULL || loop->last_saved == session->state.step) {
         return MS_OK;
     }
     loop->last_saved = session->state.step;
     ms_status status = ms_session_save(session);
-    if (status == MS_OK || session->checkpoint->on_save_failure != 0 || status == MS_ERR_PEER ||
+    if (status == MS_OK || final || session->checkpoint->on_save_failure != 0 || status == MS_ERR_PEER ||
         status == MS_ERR_ABORTED || status == MS_ERR_TIMEOUT) {
         return status;
     }
@@ -142,7 +143,7 @@ static ms_status run(loop_state *loop) {
         MS_TRY(agree_to_stop(session, &stop));
         if (stop) {
             loop->result.stopped = true;
-            return save(loop);
+            return save(loop, true);
         }
         MS_TRY(update(loop, first));
         if (due(state->step, session->evaluate->every_steps) ||
@@ -150,10 +151,10 @@ static ms_status run(loop_state *loop) {
             MS_TRY(evaluate(loop));
         }
         if (due(state->step, session->checkpoint->every_steps)) {
-            MS_TRY(save(loop));
+            MS_TRY(save(loop, false));
         }
     }
-    return session->checkpoint->save_at_end ? save(loop) : MS_OK;
+    return session->checkpoint->save_at_end ? save(loop, true) : MS_OK;
 }
 
 /* The resolved configuration stands in the run's directory from its first step on. */

@@ -32,6 +32,7 @@ static void note_signal(int number) { got_signal = number; }
 static int rank_sum(ms_comm *comm) {
     int64_t value = ms_comm_rank(comm) + 1, sum = 0;
     if (ms_comm_all_reduce(comm, &value, &sum, 1, MS_I64, MS_REDUCE_SUM, NULL) != MS_OK) {
+        fprintf(stderr, "rank %d: %s\n", ms_comm_rank(comm), ms_error_detail());
         return 9;
     }
     int64_t size = ms_comm_size(comm);
@@ -94,6 +95,9 @@ static int rank_signalled(ms_comm *comm) {
 }
 
 static int rank_waits(ms_comm *comm) {
+    if (got_signal != 0) {
+        signal(SIGTERM, SIG_IGN);
+    }
     if (ms_comm_barrier(comm, NULL) != MS_OK) {
         return 9;
     }
@@ -104,6 +108,12 @@ static int rank_waits(ms_comm *comm) {
     }
 }
 
+/* As above, deaf to SIGTERM. */
+static int rank_waits_deaf(ms_comm *comm) {
+    got_signal = 1;
+    return rank_waits(comm);
+}
+
 static int rank_status(ms_comm *comm) { return ms_comm_rank(comm) == 1 ? 42 : 0; }
 
 static const struct {
@@ -111,7 +121,8 @@ static const struct {
     int (*body)(ms_comm *comm);
 } bodies[] = {{"sum", rank_sum},         {"killed", rank_killed}, {"stuck", rank_stuck},
               {"deaf", rank_deaf},       {"status", rank_status}, {"signalled", rank_signalled},
-              {"waits", rank_waits},     {"aborts", rank_aborts}};
+              {"waits", rank_waits},     {"aborts", rank_aborts},
+              {"waits-deaf", rank_waits_deaf}};
 
 static int run_rank(const char *name) {
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
@@ -149,7 +160,10 @@ static void test_success(void **state) {
     (void)state;
     int status;
     for (int ranks = 1; ranks <= 4; ranks++) {
-        assert_int_equal(launch(ranks, "sum", &status), MS_OK);
+        ms_status result = launch(ranks, "sum", &status);
+        if (result != MS_OK) {
+            fail_msg("%d ranks: %s", ranks, ms_error_detail());
+        }
         assert_int_equal(status, 0);
     }
     assert_true(no_children());
@@ -224,7 +238,7 @@ static void test_signals_reach_all(void **state) {
 }
 
 /* Starts a launcher of its own process and reads its ranks' numbers. */
-static pid_t start_launcher(int ranks, pid_t *pids) {
+static pid_t start_launcher(int ranks, const char *name, pid_t *pids) {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
     fflush(NULL);
@@ -235,7 +249,7 @@ static pid_t start_launcher(int ranks, pid_t *pids) {
         dup2(ends[1], STDOUT_FILENO);
         close(ends[0]);
         close(ends[1]);
-        ms_status result = launch(ranks, "waits", &status);
+        ms_status result = launch(ranks, name, &status);
         _exit(result == MS_ERR_PEER ? status : 97);
     }
     close(ends[1]);
@@ -284,7 +298,7 @@ static bool all_gone_within(const pid_t *pids, int count, double limit_s) {
 static void test_killed_launcher_leaves_no_orphan(void **state) {
     (void)state;
     pid_t pids[3];
-    pid_t launcher = start_launcher(3, pids);
+    pid_t launcher = start_launcher(3, "waits", pids);
     for (int i = 0; i < 3; i++) {
         assert_false(is_gone(pids[i]));
     }
@@ -297,12 +311,27 @@ static void test_terminated_launcher(void **state) {
     (void)state;
     pid_t pids[2];
     int status;
-    pid_t launcher = start_launcher(2, pids);
+    pid_t launcher = start_launcher(2, "waits", pids);
     kill(launcher, SIGTERM); /* goes to the ranks, which die of it */
     assert_true(all_gone_within(pids, 2, 2.0));
     waitpid(launcher, &status, 0);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 128 + SIGTERM);
+}
+
+static void test_third_request_kills(void **state) {
+    (void)state;
+    pid_t pids[2];
+    int status;
+    pid_t launcher = start_launcher(2, "waits-deaf", pids);
+    for (int i = 0; i < 3; i++) {
+        assert_false(all_gone_within(pids, 2, 0.05));
+        kill(launcher, SIGTERM);
+    }
+    assert_true(all_gone_within(pids, 2, 2.0));
+    waitpid(launcher, &status, 0);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 128 + SIGKILL);
 }
 
 static void test_refused(void **state) {
@@ -332,6 +361,7 @@ int main(int argument_count, char **arguments) {
         cmocka_unit_test(test_signals_reach_all),
         cmocka_unit_test(test_killed_launcher_leaves_no_orphan),
         cmocka_unit_test(test_terminated_launcher),
+        cmocka_unit_test(test_third_request_kills),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

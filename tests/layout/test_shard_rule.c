@@ -162,6 +162,8 @@ static flat_range random_range(uint64_t *seed) {
             range.counts[i] = range.counts[i] / BLOCK * BLOCK;
         }
         range.end += (range.counts[i] + 63) / 64 * 64;
+        range.end +=
+            test_random_below(seed, 4) == 0 ? 64 * (int64_t)test_random_below(seed, 99) : 0;
     }
     return range;
 }

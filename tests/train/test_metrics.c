@@ -1,5 +1,5 @@
 // labels: unit
-// timeout: 30
+// timeout: 60
 /* Sinks of a run's figures: what is written, that a resume leaves one contiguous history, the picture. */
 #define _GNU_SOURCE 1 /* posix_openpt, ptsname */
 
