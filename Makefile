@@ -30,7 +30,8 @@ build: setup
 	@mkdir -p $(BUILD)
 	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DMS_SAN="$(SAN)" \
 	    >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
-	@cmake --build $(BUILD) -j $(JOBS) $(if $(TARGETS),--target $(TARGETS))
+	@[ -t 1 ] || quiet=--quiet; \
+	    cmake --build $(BUILD) -j $(JOBS) $(if $(TARGETS),--target $(TARGETS)) -- $$quiet
 
 check: build
 	@$(TEST_ENVIRONMENT) tools/run-tests $(BUILD) -LE 'slow|gpu'

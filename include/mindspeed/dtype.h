@@ -1,4 +1,5 @@
-/* dtype.h - element types, with their names in configuration and in safetensors files. Since 0.1. */
+/* dtype.h - element types, with their names in configuration and in safetensors files. Since 0.1.
+ */
 #ifndef MINDSPEED_DTYPE_H
 #define MINDSPEED_DTYPE_H
 

@@ -1,22 +1,23 @@
 /*
  * launcher.c - starts the ranks, watches them, and is honest about how they ended.
  *
- * Where it stands: cli/train.c calls it for --ranks N in a process that has done nothing else yet; each
- * rank is the same program with the same arguments and MS_LAUNCH_* in its environment (net/rendezvous.h),
- * so it takes the other branch.
+ * Where it stands: cli/train.c calls it for --ranks N in a process that has done nothing else yet;
+ * each rank is the same program with the same arguments and MS_LAUNCH_* in its environment
+ * (net/rendezvous.h), so it takes the other branch.
  *
- * Ranks are fork + exec, never fork alone: a fork after an OpenMP region hangs. A rank asks the kernel
- * for SIGKILL at its parent's death before it becomes the program, and holds the read end of a pipe
- * whose end the launcher keeps open: whichever way the launcher ends, no rank outlives it.
+ * Ranks are fork + exec, never fork alone: a fork after an OpenMP region hangs. A rank asks the
+ * kernel for SIGKILL at its parent's death before it becomes the program, and holds the read end of
+ * a pipe whose end the launcher keeps open: whichever way the launcher ends, no rank outlives it.
  *
- * One poll() waits for everything: signals by signalfd, the ranks' ends by pidfd. After the first failure
- * the others have report_ms to end by themselves (they hear of the death and name it), then get SIGTERM,
- * and SIGKILL kill_ms later. The kernel closes a dying rank's sockets before it can be reaped, so a
- * survivor may be seen to exit before the rank whose death it exits for: what kind of end it was decides
- * who is named, and the order only between ends of one kind.
+ * One poll() waits for everything: signals by signalfd, the ranks' ends by pidfd. After the first
+ * failure the others have report_ms to end by themselves (they hear of the death and name it), then
+ * get SIGTERM, and SIGKILL kill_ms later. The kernel closes a dying rank's sockets before it can be
+ * reaped, so a survivor may be seen to exit before the rank whose death it exits for: what kind of
+ * end it was decides who is named, and the order only between ends of one kind.
  *
  * Rejected: posix_spawn (it cannot set the parent-death signal), SIGCHLD handlers (which rank ended
- * first is then unknown), process groups of their own for ranks (Ctrl-Z and terminal output suffer).
+ * first is then unknown), process groups of their own for ranks (Ctrl-Z and terminal output
+ * suffer).
  */
 #define _GNU_SOURCE 1
 
@@ -59,12 +60,13 @@ typedef struct launch {
     int failed_weight;
     siginfo_t failed_info;
     bool any_stopped;
-    int stop_requests; /* SIGTERM and SIGINT so far */
+    int stop_requests;             /* SIGTERM and SIGINT so far */
     int64_t terminate_ns, kill_ns; /* when the rest gets SIGTERM and SIGKILL; 0: not */
     bool terminated;               /* SIGTERM was sent: ends from here on are of our making */
 } launch;
 
-/* ---- Starting ----------------------------------------------------------------------------------- */
+/* ---- Starting -----------------------------------------------------------------------------------
+ */
 
 /* In the child; only async-signal-safe calls. */
 static void become_rank(const launch *job, int rank, pid_t launcher, char **environment,
@@ -149,7 +151,8 @@ static ms_status take_signals(launch *job) {
     return MS_OK;
 }
 
-/* ---- Watching ----------------------------------------------------------------------------------- */
+/* ---- Watching -----------------------------------------------------------------------------------
+ */
 
 static void signal_ranks(launch *job, int number) {
     for (int rank = 0; rank < job->options->ranks; rank++) {
@@ -261,7 +264,8 @@ static void watch(launch *job) {
     }
 }
 
-/* ---- The end ------------------------------------------------------------------------------------ */
+/* ---- The end ------------------------------------------------------------------------------------
+ */
 
 static ms_status conclude(const launch *job, int *exit_status) {
     if (job->failed_rank < 0) {
@@ -306,9 +310,8 @@ ms_status ms_launch_ranks(const ms_launch_options *options, int *exit_status) {
     for (int rank = 0; rank < MS_NET_RANKS_MAX; rank++) {
         job.processes[rank].process_fd = -1;
     }
-    MS_TRY(ms_rendezvous_offer_make(options->ranks,
-                                    options->job != 0 ? options->job : make_job_number(), 0,
-                                    &job.offer));
+    MS_TRY(ms_rendezvous_offer_make(
+        options->ranks, options->job != 0 ? options->job : make_job_number(), 0, &job.offer));
     ms_status status = take_signals(&job);
     if (status != MS_OK) {
         ms_rendezvous_offer_close(&job.offer);

@@ -1,8 +1,8 @@
 /*
  * collective.c - one operation as a state machine.
  *
- * Where it stands: operation.c says in lanes and links what goes where; progress.c calls ms__request_step
- * whenever something may have changed; comm_sum.c adds.
+ * Where it stands: operation.c says in lanes and links what goes where; progress.c calls
+ * ms__request_step whenever something may have changed; comm_sum.c adds.
  *
  * Every operation is made of the same four moves, each of which does as much as it can now:
  *
@@ -12,39 +12,41 @@
  *     release  my messages, when the partner has read them
  *
  *     operation        DATA link to partner m            reduces       RESULT link to partner m
- *     all_reduce       my values of slice m              my slice      my finished slice, as it grows
- *      (small)         all my values, with the frame     everything    -
- *     reduce_scatter   my values of slice m              my slice      -
- *     reduce           all my values, to the root        root: all     -
- *     all_gather       my slice                          -             -
- *     broadcast        the root's buffer                 -             -
- *     all_to_all       slice m                           -             -
- *     barrier          nothing                           -             -
+ *     all_reduce       my values of slice m              my slice      my finished slice, as it
+ * grows (small)         all my values, with the frame     everything    - reduce_scatter   my
+ * values of slice m              my slice      - reduce           all my values, to the root root:
+ * all     - all_gather       my slice                          -             - broadcast        the
+ * root's buffer                 -             - all_to_all       slice m -             - barrier
+ * nothing                           -             -
  *
- * On the DATA channel partners exchange a frame in both directions even when there is nothing to send:
- * so each sees what the other called, and a rank that called something else is found at once.
+ * On the DATA channel partners exchange a frame in both directions even when there is nothing to
+ * send: so each sees what the other called, and a rank that called something else is found at once.
  *
- * In place. Slice m of my buffer is read by m alone, and m's finished slice comes to me only after m has
- * read mine: so an all-reduce may overwrite its input block by block. A small all-reduce reduces only
- * after all its frames, which carry the input, have been posted.
+ * In place. Slice m of my buffer is read by m alone, and m's finished slice comes to me only after
+ * m has read mine: so an all-reduce may overwrite its input block by block. A small all-reduce
+ * reduces only after all its frames, which carry the input, have been posted.
  *
- * Rejected: a ring (its order of sums depends on the slice), writing into the partners' buffers (a late
- * writer could corrupt memory after an error).
+ * Rejected: a ring (its order of sums depends on the slice), writing into the partners' buffers (a
+ * late writer could corrupt memory after an error).
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "comm/comm_internal.h"
 
-/* What is read of each partner before looking at the next thing to do: stays in the second-level cache,
- * where the partners find it when they fetch the result. */
+/* What is read of each partner before looking at the next thing to do: stays in the second-level
+ * cache, where the partners find it when they fetch the result. */
 #define BLOCK_BYTES ((uint64_t)262144)
 
 static const char *const kind_names[MS__KIND_END] = {
-    [MS__BARRIER] = "barrier",       [MS__BROADCAST] = "broadcast",
-    [MS__REDUCE] = "reduce",         [MS__ALL_REDUCE] = "all_reduce",
-    [MS__REDUCE_SCATTER] = "reduce_scatter", [MS__ALL_GATHER] = "all_gather",
-    [MS__ALL_TO_ALL] = "all_to_all", [MS__POINT] = "send/recv",
+    [MS__BARRIER] = "barrier",
+    [MS__BROADCAST] = "broadcast",
+    [MS__REDUCE] = "reduce",
+    [MS__ALL_REDUCE] = "all_reduce",
+    [MS__REDUCE_SCATTER] = "reduce_scatter",
+    [MS__ALL_GATHER] = "all_gather",
+    [MS__ALL_TO_ALL] = "all_to_all",
+    [MS__POINT] = "send/recv",
 };
 static const char *const op_names[MS_REDUCE_OP_COUNT] = {"sum", "max", "min", "avg"};
 
@@ -89,7 +91,8 @@ char *ms__frame_text(const ms_frame *frame, char *buffer, size_t buffer_bytes) {
     return buffer;
 }
 
-/* ---- Arrivals ----------------------------------------------------------------------------------- */
+/* ---- Arrivals -----------------------------------------------------------------------------------
+ */
 
 bool ms__request_wants(const ms_request *request, const ms_incoming *incoming) {
     const ms_frame *frame = &incoming->frame;
@@ -188,7 +191,8 @@ static uint64_t view(ms_request *request, ms__link *link, const uint8_t **bytes)
     return endpoint->ops->peek(endpoint->transport, incoming, bytes);
 }
 
-/* ---- Moves -------------------------------------------------------------------------------------- */
+/* ---- Moves --------------------------------------------------------------------------------------
+ */
 
 static bool post_link(ms_request *request, ms__lane *lane, int channel) {
     ms__endpoint *endpoint = request->endpoint;
@@ -201,8 +205,8 @@ static bool post_link(ms_request *request, ms__lane *lane, int channel) {
     frame.channel = (uint8_t)channel;
     frame.bytes = link->send_bytes;
     bool grows = channel == MS__CHANNEL_RESULT;
-    ms_status status = endpoint->ops->post(endpoint->transport, lane->world_rank, &frame, link->send,
-                                           grows ? request->reduced : link->send_bytes,
+    ms_status status = endpoint->ops->post(endpoint->transport, lane->world_rank, &frame,
+                                           link->send, grows ? request->reduced : link->send_bytes,
                                            grows ? 0 : request->post_flags, &link->outgoing);
     if (status != MS_OK) {
         endpoint->blocked |= bit; /* later messages to this peer must not overtake this one */

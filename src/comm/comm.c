@@ -1,13 +1,13 @@
 /*
  * comm.c - communicators: joining the job, groups, memory that peers read, leaving.
  *
- * Where it stands: train/ and tests create the world here and cut groups out of it; operation.c works
- * on them.
+ * Where it stands: train/ and tests create the world here and cut groups out of it; operation.c
+ * works on them.
  *
  * A rank has one endpoint (transport, operations under way, progress thread), counted by its
- * communicators and closed by the last. A group's id is a hash of its parent's id, its members and how
- * often this list was grouped before: every member computes the same one without a message, and two
- * groups of the same ranks never mix.
+ * communicators and closed by the last. A group's id is a hash of its parent's id, its members and
+ * how often this list was grouped before: every member computes the same one without a message, and
+ * two groups of the same ranks never mix.
  */
 #include "comm/comm.h"
 
@@ -28,7 +28,8 @@
 /* A process joins the job of its launch once: the descriptors are used up. */
 static _Atomic bool joined;
 
-/* ---- Endpoint ----------------------------------------------------------------------------------- */
+/* ---- Endpoint -----------------------------------------------------------------------------------
+ */
 
 static ms_status check_options(const ms_comm_options *given, ms_comm_options *options) {
     *options = (ms_comm_options)MS_COMM_OPTIONS_INIT;
@@ -47,10 +48,11 @@ static ms_status check_options(const ms_comm_options *given, ms_comm_options *op
     bool good = options->death_timeout_s > 0 && options->death_timeout_s <= 1e8 &&
                 options->operation_timeout_s > 0 && options->operation_timeout_s <= 1e8;
     if (!good) {
-        return ms_fail(MS_ERR_ARGUMENT,
-                       "time-outs of %g s (death) and %g s (operation); both must be above 0 and at "
-                       "most 1e8",
-                       options->death_timeout_s, options->operation_timeout_s);
+        return ms_fail(
+            MS_ERR_ARGUMENT,
+            "time-outs of %g s (death) and %g s (operation); both must be above 0 and at "
+            "most 1e8",
+            options->death_timeout_s, options->operation_timeout_s);
     }
     return MS_OK;
 }
@@ -167,7 +169,8 @@ ms_status ms_comm_create_loop(const ms_comm_options *options, int size, ms_comm 
     return ms_comm_create_loop_seeded(options, size, NULL, comms);
 }
 
-/* ---- Groups ------------------------------------------------------------------------------------- */
+/* ---- Groups -------------------------------------------------------------------------------------
+ */
 
 static ms_status check_members(const ms_comm *parent, const int *ranks, int count) {
     if (parent == NULL || ranks == NULL) {
@@ -257,7 +260,8 @@ ms_status ms_comm_group(ms_comm *parent, const int *ranks, int count, ms_comm **
     return MS_OK;
 }
 
-/* ---- Leaving ------------------------------------------------------------------------------------ */
+/* ---- Leaving ------------------------------------------------------------------------------------
+ */
 
 static void close_endpoint(ms__endpoint *endpoint) {
     ms_transport *transport = endpoint->transport;
@@ -289,15 +293,21 @@ void ms_comm_destroy(ms_comm *comm) {
     ms_free(comm);
 }
 
-int ms_comm_rank(const ms_comm *comm) { return comm->rank; }
+int ms_comm_rank(const ms_comm *comm) {
+    return comm->rank;
+}
 
-int ms_comm_size(const ms_comm *comm) { return comm->size; }
+int ms_comm_size(const ms_comm *comm) {
+    return comm->size;
+}
 
 int ms_comm_world_rank(const ms_comm *comm, int rank) {
     return rank >= 0 && rank < comm->size ? comm->ranks[rank] : -1;
 }
 
-const char *ms_comm_transport_name(const ms_comm *comm) { return comm->endpoint->ops->name; }
+const char *ms_comm_transport_name(const ms_comm *comm) {
+    return comm->endpoint->ops->name;
+}
 
 void ms_comm_abort(ms_comm *comm, const char *reason) {
     ms__endpoint *endpoint = comm->endpoint;
@@ -318,9 +328,12 @@ ms_comm_counters ms_comm_counters_get(const ms_comm *comm) {
                               .sleeps = atomic_load(&endpoint->sleeps)};
 }
 
-void ms_comm_progress(ms_comm *comm) { ms__endpoint_advance(comm->endpoint); }
+void ms_comm_progress(ms_comm *comm) {
+    ms__endpoint_advance(comm->endpoint);
+}
 
-/* ---- Memory ------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------
+ */
 
 ms_status ms_comm_alloc(ms_comm *comm, size_t bytes, void **memory) {
     ms__endpoint *endpoint = comm->endpoint;

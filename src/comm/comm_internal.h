@@ -78,7 +78,8 @@ struct ms_request {
     int64_t start_ns;
     size_t element_bytes;
     unsigned post_flags;
-    /* messages to go: to be posted, posted and not yet read by the peer, expected and not yet read */
+    /* messages to go: to be posted, posted and not yet read by the peer, expected and not yet read
+     */
     int unposted, unsent, unread;
     /* reduction of this rank's slice: lanes of MS__CHANNEL_DATA and the own values */
     bool reduces;
@@ -104,16 +105,13 @@ struct ms_comm {
     uint64_t id;
     uint64_t operations; /* collectives called so far: the next one's number */
     int rank, size;
-    _Atomic int unfinished; /* operations */
+    _Atomic int unfinished;            /* operations */
     int ranks[MS_COMM_RANKS_MAX];      /* of the world */
     int8_t members[MS_COMM_RANKS_MAX]; /* world rank to member, -1: none */
     ms__group_count *groups;           /* made from this one, by list */
     size_t group_count, group_capacity;
     char name[64]; /* for messages */
 };
-
-/* What was called lately, to recognise a frame that comes too late. */
-#define MS__RECENT_COUNT 32
 
 /* Arrivals beyond those made at the start, for a peer far ahead of this rank. */
 #define MS__ARRIVALS_MAX ((size_t)4096)
@@ -154,17 +152,15 @@ struct ms__endpoint {
     ms__allocation allocations[MS__ALLOCATIONS_MAX];
     _Atomic size_t allocated_bytes;
 
-    ms_request *active_first, *active_last;             /* D */
-    ms__arrival *unmatched_first, *unmatched_last;      /* D */
-    ms__arrival *free_arrivals;                         /* D */
+    ms_request *active_first, *active_last;        /* D */
+    ms__arrival *unmatched_first, *unmatched_last; /* D */
+    ms__arrival *free_arrivals;                    /* D */
     ms__arrival *arrivals; /* made at the start; those from arrivals_used on are untouched */
     int arrival_count;
-    int arrivals_used;                                  /* D */
-    ms__more_arrivals *more_arrivals;                   /* D */
-    uint64_t blocked;                                   /* D: peers whose ring is full, by bit */
-    ms_frame recent[MS__RECENT_COUNT];                  /* D */
-    unsigned recent_next;                               /* D */
-    unsigned pass_count;                                /* D */
+    int arrivals_used;                /* D */
+    ms__more_arrivals *more_arrivals; /* D */
+    uint64_t blocked;                 /* D: peers whose ring is full, by bit */
+    unsigned pass_count;              /* D */
 
     _Atomic uint64_t operations, bytes_read, wait_ns, sleeps;
     ms_thread thread;
@@ -173,10 +169,12 @@ struct ms__endpoint {
 /* ---- progress.c */
 ms_status ms__endpoint_start(ms__endpoint *endpoint, bool with_thread);
 void ms__endpoint_stop(ms__endpoint *endpoint);
-/* A request with cleared fields, of a communicator that works; MS_ERR_BUSY when too many are out. */
+/* A request with cleared fields, of a communicator that works; MS_ERR_BUSY when too many are out.
+ */
 ms_status ms__request_take(ms_comm *comm, ms_request **request);
 void ms__request_give(ms_request *request);
-/* Hands the request to the endpoint; blocks until it is done when `request` (the caller's) is NULL. */
+/* Hands the request to the endpoint; blocks until it is done when `request` (the caller's) is NULL.
+ */
 ms_status ms__request_start(ms_request *started, ms_request **request);
 /* The communication's failure as this thread's error, or MS_OK. */
 ms_status ms__endpoint_failure(ms__endpoint *endpoint, int *culprit);

@@ -3,12 +3,13 @@
  *
  * Where it stands: collective.c calls ms__sum_block with a pointer into every member's memory.
  *
- * A block of SUM_BLOCK elements is taken through the whole tree before the next one. Inner nodes need
- * one scratch buffer for each level (at most 6 for 64 members), kept on the stack: 8 KiB each. Where a
- * value is added in its own type, leaves are used where they lie and the root is written to the result.
+ * A block of SUM_BLOCK elements is taken through the whole tree before the next one. Inner nodes
+ * need one scratch buffer for each level (at most 6 for 64 members), kept on the stack: 8 KiB each.
+ * Where a value is added in its own type, leaves are used where they lie and the root is written to
+ * the result.
  *
- * Invariants: the left subtree is complete and comes first; the result is written after all sources of
- * its block have been read, so it may be one of them.
+ * Invariants: the left subtree is complete and comes first; the result is written after all sources
+ * of its block have been read, so it may be one of them.
  */
 #include "comm/comm_sum.h"
 
@@ -63,9 +64,10 @@ ms_status ms__sum_check(ms_dtype dtype, ms_reduce_op op) {
     case MS_U8:
         return MS_OK;
     default:
-        return ms_fail(MS_ERR_UNSUPPORTED,
-                       "%s values cannot be reduced; use fp64, fp32, bf16, fp16, int64, int32 or uint8",
-                       (unsigned)dtype < MS_DTYPE_COUNT ? ms_dtype_name(dtype) : "unknown");
+        return ms_fail(
+            MS_ERR_UNSUPPORTED,
+            "%s values cannot be reduced; use fp64, fp32, bf16, fp16, int64, int32 or uint8",
+            (unsigned)dtype < MS_DTYPE_COUNT ? ms_dtype_name(dtype) : "unknown");
     }
 }
 
@@ -112,8 +114,8 @@ static const void *leaf(const sum_task *task, int member, sum_scratch *scratch) 
     }
 }
 
-/* The subtree of members [first, first + members): in scratch[0] or, for one leaf, where it lies. root:
- * where the result goes instead, or NULL. */
+/* The subtree of members [first, first + members): in scratch[0] or, for one leaf, where it lies.
+ * root: where the result goes instead, or NULL. */
 static const void *subtree(const sum_task *task, int first, int members, sum_scratch *scratch,
                            void *root) {
     if (members == 1) {
@@ -174,8 +176,7 @@ void ms__sum_block(const ms__sum_kernels *kernels, ms_dtype dtype, ms_reduce_op 
         task.count = count - task.start < SUM_BLOCK ? count - task.start : SUM_BLOCK;
         uint8_t *out = (uint8_t *)result + task.start * element_bytes;
         bool divides = op == MS_REDUCE_AVG && members > 1;
-        const void *sum =
-            subtree(&task, 0, members, scratch, own && !divides ? (void *)out : NULL);
+        const void *sum = subtree(&task, 0, members, scratch, own && !divides ? (void *)out : NULL);
         if (divides) {
             void *quotient = own ? (void *)out : (void *)scratch;
             kernels->divide[task.type](quotient, sum, members, task.count);

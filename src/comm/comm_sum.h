@@ -1,9 +1,9 @@
 /*
  * comm_sum.h - the order of sums: reducing the members' values in a fixed tree.
  *
- * n values are added as a balanced binary tree over the member index, split at the largest power of two
- * below n; bf16 and fp16 are added in fp32, int32 and uint8 in int64, and rounded or narrowed once.
- * Everything works element by element, so no result depends on where a block begins or ends.
+ * n values are added as a balanced binary tree over the member index, split at the largest power of
+ * two below n; bf16 and fp16 are added in fp32, int32 and uint8 in int64, and rounded or narrowed
+ * once. Everything works element by element, so no result depends on where a block begins or ends.
  */
 #ifndef MS_COMM_COMM_SUM_H
 #define MS_COMM_COMM_SUM_H
@@ -16,7 +16,12 @@
 #define MS__SUM_MEMBERS_MAX MS_COMM_RANKS_MAX
 
 /* What values are added in. */
-typedef enum ms__sum_type { MS__SUM_F64, MS__SUM_F32, MS__SUM_I64, MS__SUM_TYPE_COUNT } ms__sum_type;
+typedef enum ms__sum_type {
+    MS__SUM_F64,
+    MS__SUM_F32,
+    MS__SUM_I64,
+    MS__SUM_TYPE_COUNT
+} ms__sum_type;
 
 /* Loops over contiguous elements, one table per instruction set. result may be a or b. */
 typedef struct ms__sum_kernels {
@@ -40,8 +45,8 @@ const ms__sum_kernels *ms__sum_kernels_for(ms_isa isa);
 ms_status ms__sum_check(ms_dtype dtype, ms_reduce_op op);
 
 /*
- * result = reduction of sources[0 .. members), count elements each. result may be one of the sources;
- * otherwise they do not overlap.
+ * result = reduction of sources[0 .. members), count elements each. result may be one of the
+ * sources; otherwise they do not overlap.
  */
 void ms__sum_block(const ms__sum_kernels *kernels, ms_dtype dtype, ms_reduce_op op,
                    const void *const *sources, int members, void *result, size_t count);

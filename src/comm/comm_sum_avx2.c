@@ -1,8 +1,9 @@
 /*
  * comm_sum_avx2.c - the loops of comm_sum_kernels.inl for AVX2 with F16C.
  *
- * Where it stands: chosen by CPUID in comm_sum.c. The half-precision conversions are the processor's;
- * they round like base/types.c's. copy_stream writes whole cache lines without reading them first.
+ * Where it stands: chosen by CPUID in comm_sum.c. The half-precision conversions are the
+ * processor's; they round like base/types.c's. copy_stream writes whole cache lines without reading
+ * them first.
  */
 #if defined(__AVX2__) && defined(__F16C__)
 #include <immintrin.h>

@@ -1,8 +1,9 @@
 /*
  * comm_sum_avx512.c - the loops of comm_sum_kernels.inl for AVX-512.
  *
- * Where it stands: chosen by CPUID in comm_sum.c. The half-precision conversions are the processor's;
- * they round like base/types.c's. copy_stream writes whole cache lines without reading them first.
+ * Where it stands: chosen by CPUID in comm_sum.c. The half-precision conversions are the
+ * processor's; they round like base/types.c's. copy_stream writes whole cache lines without reading
+ * them first.
  */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__F16C__)
 #include <immintrin.h>

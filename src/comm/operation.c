@@ -4,8 +4,8 @@
  * Where it stands: the engine and other callers enter here; a request filled here is handed to
  * progress.c. collective.c has the table of what each operation puts into its links.
  *
- * Invariant: everything is checked before a request is taken, so a refused call leaves no trace and does
- * not count in the order of operations.
+ * Invariant: everything is checked before a request is taken, so a refused call leaves no trace and
+ * does not count in the order of operations.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -35,7 +35,8 @@ typedef struct call {
     int algorithm;
 } call;
 
-/* ---- Checks ------------------------------------------------------------------------------------- */
+/* ---- Checks -------------------------------------------------------------------------------------
+ */
 
 static ms_status check_call(call *made) {
     if (made->comm == NULL) {
@@ -71,12 +72,13 @@ static ms_status check_rank(const ms_comm *comm, const char *name, int rank) {
 static ms_status check_overlap(const void *input, uint64_t input_bytes, const void *output,
                                uint64_t output_bytes, const void *same) {
     uintptr_t in = (uintptr_t)input, out = (uintptr_t)output;
-    if (out == (uintptr_t)same || input_bytes == 0 || output_bytes == 0 || in + input_bytes <= out ||
-        out + output_bytes <= in) {
+    if (out == (uintptr_t)same || input_bytes == 0 || output_bytes == 0 ||
+        in + input_bytes <= out || out + output_bytes <= in) {
         return MS_OK;
     }
-    return ms_fail(MS_ERR_ARGUMENT,
-                   "input and output overlap; they must be apart, or in place as mindspeed/comm.h says");
+    return ms_fail(
+        MS_ERR_ARGUMENT,
+        "input and output overlap; they must be apart, or in place as mindspeed/comm.h says");
 }
 
 /* Displacements of counts one after the other, in elements; the total and a hash into the call. */
@@ -100,7 +102,8 @@ static ms_status sum_counts(call *made, const int64_t *counts, int64_t *starts) 
     return MS_OK;
 }
 
-/* ---- Requests ----------------------------------------------------------------------------------- */
+/* ---- Requests -----------------------------------------------------------------------------------
+ */
 
 static ms_status begin(const call *made, ms_request **request) {
     ms_request *fresh;
@@ -172,7 +175,8 @@ static ms_status finish(ms_request *started, uint64_t bytes, ms_request **reques
     return ms__request_start(started, request);
 }
 
-/* ---- Reductions --------------------------------------------------------------------------------- */
+/* ---- Reductions ---------------------------------------------------------------------------------
+ */
 
 static uint64_t slice_start(uint64_t bytes, int members, int member) {
     uint64_t granules = (bytes + SLICE_GRANULE - 1) / SLICE_GRANULE;
@@ -233,7 +237,11 @@ ms_status ms_comm_all_reduce(ms_comm *comm, const void *input, void *output, int
 
 ms_status ms_comm_reduce(ms_comm *comm, const void *input, void *output, int64_t count,
                          ms_dtype dtype, ms_reduce_op op, int root, ms_request **request) {
-    call made = {.comm = comm, .kind = MS__REDUCE, .dtype = dtype, .op = op, .count = count,
+    call made = {.comm = comm,
+                 .kind = MS__REDUCE,
+                 .dtype = dtype,
+                 .op = op,
+                 .count = count,
                  .root_or_tag = root};
     MS_TRY(check_call(&made));
     MS_TRY(ms__sum_check(dtype, op));
@@ -291,7 +299,8 @@ ms_status ms_comm_reduce_scatter(ms_comm *comm, const void *input, void *output,
     return finish(started, made.bytes, request);
 }
 
-/* ---- Moves -------------------------------------------------------------------------------------- */
+/* ---- Moves --------------------------------------------------------------------------------------
+ */
 
 ms_status ms_comm_all_gather(ms_comm *comm, const void *input, void *output, const int64_t *counts,
                              ms_dtype dtype, ms_request **request) {
@@ -322,8 +331,8 @@ ms_status ms_comm_all_gather(ms_comm *comm, const void *input, void *output, con
 
 ms_status ms_comm_broadcast(ms_comm *comm, void *buffer, int64_t count, ms_dtype dtype, int root,
                             ms_request **request) {
-    call made = {.comm = comm, .kind = MS__BROADCAST, .dtype = dtype, .count = count,
-                 .root_or_tag = root};
+    call made = {
+        .comm = comm, .kind = MS__BROADCAST, .dtype = dtype, .count = count, .root_or_tag = root};
     MS_TRY(check_call(&made));
     MS_TRY(check_rank(comm, "root", root));
     MS_TRY(check_buffer("buffer", buffer, made.bytes));
@@ -433,8 +442,8 @@ static ms_status check_point(call *made, const void *buffer, const char *name, i
 
 ms_status ms_comm_send(ms_comm *comm, const void *buffer, int64_t count, ms_dtype dtype,
                        int destination, int tag, ms_request **request) {
-    call made = {.comm = comm, .kind = MS__POINT, .dtype = dtype, .count = count,
-                 .root_or_tag = tag};
+    call made = {
+        .comm = comm, .kind = MS__POINT, .dtype = dtype, .count = count, .root_or_tag = tag};
     MS_TRY(check_point(&made, buffer, "destination", destination));
     ms_request *started;
     MS_TRY(begin(&made, &started));
@@ -447,8 +456,8 @@ ms_status ms_comm_send(ms_comm *comm, const void *buffer, int64_t count, ms_dtyp
 
 ms_status ms_comm_recv(ms_comm *comm, void *buffer, int64_t count, ms_dtype dtype, int source,
                        int tag, ms_request **request) {
-    call made = {.comm = comm, .kind = MS__POINT, .dtype = dtype, .count = count,
-                 .root_or_tag = tag};
+    call made = {
+        .comm = comm, .kind = MS__POINT, .dtype = dtype, .count = count, .root_or_tag = tag};
     MS_TRY(check_point(&made, buffer, "source", source));
     ms_request *started;
     MS_TRY(begin(&made, &started));

@@ -1,29 +1,33 @@
 /*
  * progress.c - one rank's endpoint: who drives, what arrives, when to sleep, how it ends.
  *
- * Where it stands: operation.c hands requests over, collective.c advances each; below is the transport.
+ * Where it stands: operation.c hands requests over, collective.c advances each; below is the
+ * transport.
  *
- * Driving. All state of the operations under way belongs to whoever has set `driven`: the caller that
- * starts or waits for one, or the progress thread when no caller waits. The lock is held only to hand
- * this role over, to put new requests on the fresh list and to give finished ones back; never while
- * bytes move. A caller that waits takes the role from the progress thread (it looks at `waiters` after
- * every pass, and is rung out of its sleep), since its own core is idle anyway.
+ * Driving. All state of the operations under way belongs to whoever has set `driven`: the caller
+ * that starts or waits for one, or the progress thread when no caller waits. The lock is held only
+ * to hand this role over, to put new requests on the fresh list and to give finished ones back;
+ * never while bytes move. A caller that waits takes the role from the progress thread (it looks at
+ * `waiters` after every pass, and is rung out of its sleep), since its own core is idle anyway.
  *
  *     start:  fresh list ----> one pass at once, then the progress thread is told
  *     pass:   fresh -> active; poll every peer; step every active request; finished ones leave
- *     idle:   spin for a moment (callers only, when ranks have cores to themselves), then sleep on the
- *             transport's bell until something arrives or the next deadline
+ *     idle:   spin for a moment (callers only, when ranks have cores to themselves), then sleep on
+ * the transport's bell until something arrives or the next deadline
  *
- * Failure. The transport keeps the first failure that any rank raised. A pass that sees it gives its
- * status to all active requests; after that no buffer is touched, since only passes touch buffers.
+ * Failure. The transport keeps the first failure that any rank raised. A pass that sees it gives
+ * its status to all active requests; after that no buffer is touched, since only passes touch
+ * buffers.
  *
- * Invariants: a request is on one list (fresh, active, free) or in a caller's hand when done; status is
- * written before done; frames that nobody here has asked for yet wait in `unmatched`, in the order in
- * which they came. Nothing is allocated after the endpoint stands, unless a peer is more than 256
- * messages ahead.
+ * Invariants: a request is on one list (fresh, active, free) or in a caller's hand when done;
+ * status is written before done; frames that nobody here has asked for yet wait in `unmatched`, in
+ * the order in which they came. (A frame for an operation that is finished here comes only from a
+ * rank that called something else; that rank is told so by the partners whose frames it gets.)
+ * Nothing is allocated after the endpoint stands, unless a peer is more than 256 messages ahead.
  *
- * Rejected: a lock for each request (two threads in one stream), a progress thread that always runs (on
- * as many cores as ranks it takes the time of those who compute), the transport calling back on arrival.
+ * Rejected: a lock for each request (two threads in one stream), a progress thread that always runs
+ * (on as many cores as ranks it takes the time of those who compute), the transport calling back on
+ * arrival.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -35,11 +39,12 @@
 #include "comm/comm_internal.h"
 
 #define ARRIVALS_PER_PEER 256
-#define POLLS_PER_PASS 64        /* of one peer, so that a flood cannot hold up the steps */
+#define POLLS_PER_PASS 64 /* of one peer, so that a flood cannot hold up the steps */
 #define SLEEP_NS_MAX INT64_C(1000000000)
-#define DEADLINE_PASSES 1024u    /* how often a busy driver looks at the clock */
+#define DEADLINE_PASSES 1024u /* how often a busy driver looks at the clock */
 
-/* ---- Failure ------------------------------------------------------------------------------------ */
+/* ---- Failure ------------------------------------------------------------------------------------
+ */
 
 void ms__raise(ms__endpoint *endpoint, ms_status status, int culprit, const char *format, ...) {
     ms_net_failure failure = {.status = status, .culprit = culprit};
@@ -65,7 +70,8 @@ ms_status ms__endpoint_failure(ms__endpoint *endpoint, int *culprit) {
     return ms_fail(failure.status, "%s", failure.sentence);
 }
 
-/* ---- Arrivals ----------------------------------------------------------------------------------- */
+/* ---- Arrivals -----------------------------------------------------------------------------------
+ */
 
 void ms__arrival_give(ms__endpoint *endpoint, ms__arrival *arrival) {
     arrival->next = endpoint->free_arrivals;
@@ -95,29 +101,6 @@ static ms__arrival *take_arrival(ms__endpoint *endpoint) {
     return &more->arrivals[0];
 }
 
-/* A frame of an operation that this rank has finished: the sender takes it for another one. */
-static bool is_late(ms__endpoint *endpoint, const ms_incoming *incoming) {
-    const ms_frame *theirs = &incoming->frame;
-    if (theirs->kind == MS__POINT) {
-        return false;
-    }
-    for (int i = 0; i < MS__RECENT_COUNT; i++) {
-        const ms_frame *own = &endpoint->recent[i];
-        if (own->kind != 0 && own->communicator == theirs->communicator &&
-            own->operation == theirs->operation) {
-            char own_text[MS__FRAME_TEXT_BYTES], their_text[MS__FRAME_TEXT_BYTES];
-            ms__raise(endpoint, MS_ERR_MISMATCH, incoming->peer,
-                      "rank %d called %s and rank %d called %s as operation %" PRIu64
-                      " of one communicator; all ranks must call the same operations in the same order",
-                      endpoint->transport->rank,
-                      ms__frame_text(own, own_text, sizeof own_text), incoming->peer,
-                      ms__frame_text(theirs, their_text, sizeof their_text), theirs->operation);
-            return true;
-        }
-    }
-    return false;
-}
-
 static void deliver(ms__endpoint *endpoint, ms__arrival *arrival) {
     const ms_incoming *incoming = &arrival->incoming;
     if (incoming->frame.job != endpoint->transport->job ||
@@ -130,10 +113,6 @@ static void deliver(ms__endpoint *endpoint, ms__arrival *arrival) {
             ms__request_attach(request, arrival);
             return;
         }
-    }
-    if (is_late(endpoint, incoming)) {
-        ms__arrival_give(endpoint, arrival);
-        return;
     }
     arrival->next = NULL;
     if (endpoint->unmatched_last != NULL) {
@@ -183,7 +162,8 @@ static void match_earlier(ms__endpoint *endpoint, ms_request *request) {
     }
 }
 
-/* ---- Lists -------------------------------------------------------------------------------------- */
+/* ---- Lists --------------------------------------------------------------------------------------
+ */
 
 static bool take_fresh(ms__endpoint *endpoint) {
     if (atomic_load(&endpoint->fresh_count) == 0) {
@@ -230,9 +210,6 @@ static void finish(ms__endpoint *endpoint, ms_request *request, ms_status status
             }
         }
     }
-    if (request->frame.kind != MS__POINT) {
-        endpoint->recent[endpoint->recent_next++ % MS__RECENT_COUNT] = request->frame;
-    }
     request->status = status;
     atomic_fetch_add_explicit(&endpoint->operations, 1, memory_order_relaxed);
     atomic_fetch_sub(&request->comm->unfinished, 1);
@@ -248,10 +225,11 @@ static void fail_all(ms__endpoint *endpoint) {
     }
 }
 
-/* ---- Deadlines and partners that left ----------------------------------------------------------- */
+/* ---- Deadlines and partners that left -----------------------------------------------------------
+ */
 
-/* "rank 1 (pid 12), rank 3 (pid 14)" of the partners that have not arrived, else of those that have not
- * finished. Returns the first one. */
+/* "rank 1 (pid 12), rank 3 (pid 14)" of the partners that have not arrived, else of those that have
+ * not finished. Returns the first one. */
 static int missing_partners(const ms_request *request, bool *arrived, char *list,
                             size_t list_bytes) {
     int first = -1;
@@ -273,10 +251,10 @@ static int missing_partners(const ms_request *request, bool *arrived, char *list
             }
             first = first < 0 ? lane->world_rank : first;
             char name[64];
-            int written = snprintf(list + length, list_bytes - length, "%s%s",
-                                   length > 0 ? ", " : "",
-                                   ms_transport_peer_name(request->endpoint->transport,
-                                                          lane->world_rank, name, sizeof name));
+            int written =
+                snprintf(list + length, list_bytes - length, "%s%s", length > 0 ? ", " : "",
+                         ms_transport_peer_name(request->endpoint->transport, lane->world_rank,
+                                                name, sizeof name));
             length += (size_t)written;
             length = length < list_bytes ? length : list_bytes - 1;
         }
@@ -330,7 +308,8 @@ static void check_departed(ms__endpoint *endpoint) {
     }
 }
 
-/* ---- Passes ------------------------------------------------------------------------------------- */
+/* ---- Passes -------------------------------------------------------------------------------------
+ */
 
 static bool pass(ms__endpoint *endpoint) {
     bool moved = take_fresh(endpoint);
@@ -398,8 +377,8 @@ static void sleep_until(ms__endpoint *endpoint, const ms_request *request, int64
     endpoint->ops->wait_commit(endpoint->transport, ticket, until_ns);
 }
 
-/* Drives until the request is done (or, without one, until a caller wants to or nothing is left), or
- * until the time. Called with `driven` set. */
+/* Drives until the request is done (or, without one, until a caller wants to or nothing is left),
+ * or until the time. Called with `driven` set. */
 static void drive(ms__endpoint *endpoint, const ms_request *request, int64_t until_ns) {
     int64_t spin_ns = 0;
     int64_t idle_since_ns = 0;
@@ -474,7 +453,8 @@ static void *progress_body(void *context) {
     return NULL;
 }
 
-/* ---- Requests ----------------------------------------------------------------------------------- */
+/* ---- Requests -----------------------------------------------------------------------------------
+ */
 
 ms_status ms__request_take(ms_comm *comm, ms_request **request) {
     ms__endpoint *endpoint = comm->endpoint;
@@ -610,7 +590,8 @@ ms_status ms_request_wait(ms_request **request, double timeout_s) {
     return atomic_load(&waited->done) != 0 ? conclude(request) : MS_AGAIN;
 }
 
-/* ---- Life --------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------
+ */
 
 static ms_status make_pools(ms__endpoint *endpoint) {
     size_t size = (size_t)endpoint->transport->size;

@@ -1,27 +1,27 @@
 /*
  * exchange.c - frames in rings, payload in streams.
  *
- * Where it stands: comm/ posts and polls through ms_transport_ops; net_loop.c and shm.c provide the memory
- * and point their tables here.
+ * Where it stands: comm/ posts and polls through ms_transport_ops; net_loop.c and shm.c provide the
+ * memory and point their tables here.
  *
  * Data (drawn in exchange.h). A ring holds records, each a multiple of 64 bytes and never wrapped:
  *
  *     record_head (32 bytes) | ms_frame (64 bytes) | inline payload
  *
- * A record of type PAD fills the end of the ring. tail and head count bytes for ever; their difference
- * is at most the ring's size. A stream is two counters in cache lines of their own: `available`, written
- * by the sender after the bytes, and `consumed`, written by the receiver after it has read them.
- * Memory that the receiver cannot see is copied through a window of the sender's staging memory, used
- * as a ring by the same two counters.
+ * A record of type PAD fills the end of the ring. tail and head count bytes for ever; their
+ * difference is at most the ring's size. A stream is two counters in cache lines of their own:
+ * `available`, written by the sender after the bytes, and `consumed`, written by the receiver after
+ * it has read them. Memory that the receiver cannot see is copied through a window of the sender's
+ * staging memory, used as a ring by the same two counters.
  *
- * Sleeping. A thread that found nothing raises `sleepers`, looks again, and sleeps on `bell`. A writer
- * changes its counter and then reads `sleepers`, both sequentially consistent: either the writer sees
- * the sleeper or the sleeper's second look sees the counter. So nothing but a load is paid for while
- * nobody sleeps.
+ * Sleeping. A thread that found nothing raises `sleepers`, looks again, and sleeps on `bell`. A
+ * writer changes its counter and then reads `sleepers`, both sequentially consistent: either the
+ * writer sees the sleeper or the sleeper's second look sees the counter. So nothing but a load is
+ * paid for while nobody sleeps.
  *
- * Invariants: counters of a stream are set before the frame that names it; a stream or window goes back
- * to its free list only when consumed == bytes; everything read from a peer's memory is checked before
- * it is used as an index, and a value that cannot be right ends the communication.
+ * Invariants: counters of a stream are set before the frame that names it; a stream or window goes
+ * back to its free list only when consumed == bytes; everything read from a peer's memory is
+ * checked before it is used as an index, and a value that cannot be right ends the communication.
  *
  * Rejected: one ring for frames and payload together (a slow stream would hold up all frames), a
  * process-shared mutex (a killed owner leaves it locked), process_vm_readv for memory that is not
@@ -58,7 +58,8 @@ _Static_assert(MS__RING_BYTES >= 8 * (RECORD_BYTES_MIN + MS_NET_INLINE_BYTES_MAX
                "a ring holds several inline payloads");
 _Static_assert(MS__WINDOW_BYTES % 64 == 0, "elements do not cross the end of a window");
 
-/* ---- Life --------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------
+ */
 
 size_t ms__control_bytes(int size) {
     return sizeof(ms__control) +
@@ -95,7 +96,8 @@ void ms__exchange_close(ms__exchange *exchange) {
     exchange->free_windows = NULL;
 }
 
-/* ---- Bells -------------------------------------------------------------------------------------- */
+/* ---- Bells --------------------------------------------------------------------------------------
+ */
 
 void ms__control_ring(ms__control *control) {
     atomic_fetch_add(&control->bell, 1);
@@ -144,9 +146,12 @@ void ms__exchange_wait_cancel(ms_transport *transport) {
     atomic_fetch_sub(&((ms__exchange *)transport)->own->sleepers, 1);
 }
 
-void ms__exchange_wake(ms_transport *transport) { ms__control_ring(((ms__exchange *)transport)->own); }
+void ms__exchange_wake(ms_transport *transport) {
+    ms__control_ring(((ms__exchange *)transport)->own);
+}
 
-/* ---- Failure ------------------------------------------------------------------------------------ */
+/* ---- Failure ------------------------------------------------------------------------------------
+ */
 
 char *ms_transport_peer_name(const ms_transport *transport, int peer, char *buffer,
                              size_t buffer_bytes) {
@@ -221,7 +226,8 @@ bool ms__exchange_departed(ms_transport *transport, int peer) {
            atomic_load(&exchange->own->inbox[peer].tail) == exchange->head[peer];
 }
 
-/* ---- Sending ------------------------------------------------------------------------------------ */
+/* ---- Sending ------------------------------------------------------------------------------------
+ */
 
 static int take_window(ms__exchange *exchange) {
     if (exchange->free_window_count > 0) {
@@ -321,11 +327,16 @@ ms_status ms__exchange_post(ms_transport *transport, int peer, const ms_frame *f
                             const void *source, uint64_t available, unsigned flags,
                             ms_outgoing *outgoing) {
     ms__exchange *exchange = (ms__exchange *)transport;
-    ms_outgoing fresh = {.source = source, .bytes = frame->bytes, .available = available,
-                         .peer = peer, .stream = -1, .window = -1};
+    ms_outgoing fresh = {.source = source,
+                         .bytes = frame->bytes,
+                         .available = available,
+                         .peer = peer,
+                         .stream = -1,
+                         .window = -1};
     record_head head = {.type = RECORD_FRAME, .region = MS__REGION_NONE, .stream = -1};
     bool with_frame = (flags & MS_NET_POST_INLINE) != 0 && frame->bytes <= MS_NET_INLINE_BYTES_MAX;
-    head.record_bytes = (uint32_t)ms_align_up(RECORD_BYTES_MIN + (with_frame ? frame->bytes : 0), 64);
+    head.record_bytes =
+        (uint32_t)ms_align_up(RECORD_BYTES_MIN + (with_frame ? frame->bytes : 0), 64);
     uint64_t position;
     if (!take_room(exchange, peer, head.record_bytes, &position) ||
         !take_path(exchange, frame, source, flags, &head, &fresh)) {
@@ -400,7 +411,8 @@ bool ms__exchange_sent(ms_transport *transport, ms_outgoing *outgoing, bool *mov
     return true;
 }
 
-/* ---- Receiving ---------------------------------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------------------------------
+ */
 
 /* Does the schedule hold the next frame of this peer back? */
 static bool chaos_holds(ms__exchange *exchange, int peer) {
@@ -459,9 +471,13 @@ static bool take_record(ms__exchange *exchange, int peer, uint64_t tail, ms_inco
         return false;
     }
     if (head.type == RECORD_FRAME) {
-        *incoming = (ms_incoming){.frame = frame, .offset = head.offset, .region = head.region,
-                                  .window_bytes = head.window_bytes, .peer = peer,
-                                  .stream = head.stream, .inline_bytes = head.inline_bytes};
+        *incoming = (ms_incoming){.frame = frame,
+                                  .offset = head.offset,
+                                  .region = head.region,
+                                  .window_bytes = head.window_bytes,
+                                  .peer = peer,
+                                  .stream = head.stream,
+                                  .inline_bytes = head.inline_bytes};
         memcpy(payload, record + RECORD_BYTES_MIN, head.inline_bytes);
     }
     exchange->head[peer] = position + head.record_bytes;
@@ -509,7 +525,8 @@ uint64_t ms__exchange_peek(ms_transport *transport, ms_incoming *incoming, const
         return 0;
     }
     if (incoming->base == NULL) {
-        uint64_t length = incoming->window_bytes > 0 ? incoming->window_bytes : incoming->frame.bytes;
+        uint64_t length =
+            incoming->window_bytes > 0 ? incoming->window_bytes : incoming->frame.bytes;
         incoming->base = exchange->hooks->resolve(exchange, incoming->peer, incoming->region,
                                                   incoming->offset, length);
         if (incoming->base == NULL) {

@@ -62,11 +62,12 @@ typedef struct ms__exchange_hooks {
     /* Names memory so that the peer finds it; false: it cannot, use the staging ring. */
     bool (*describe)(ms__exchange *exchange, int peer, const void *memory, uint64_t bytes,
                      uint32_t *region, uint64_t *offset);
-    /* Where a peer's memory lies in this process. NULL: not known yet, or a name that cannot be right
-     * (which ends the communication). */
+    /* Where a peer's memory lies in this process. NULL: not known yet, or a name that cannot be
+     * right (which ends the communication). */
     const uint8_t *(*resolve)(ms__exchange *exchange, int peer, uint32_t region, uint64_t offset,
                               uint64_t bytes);
-    /* Makes a window of the own staging memory usable. False: no memory, which ends the communication. */
+    /* Makes a window of the own staging memory usable. False: no memory, which ends the
+     * communication. */
     bool (*stage)(ms__exchange *exchange, int window);
     bool (*left)(ms__exchange *exchange, int peer);
 } ms__exchange_hooks;
@@ -90,8 +91,8 @@ struct ms__exchange {
     uint64_t head[MS_NET_RANKS_MAX];      /* of the peer's frames in ours */
     uint16_t *free_streams[MS_NET_RANKS_MAX];
     int free_stream_count[MS_NET_RANKS_MAX];
-    uint8_t *staging;      /* own */
-    int *free_windows;     /* stack; windows never used lie above window_high */
+    uint8_t *staging;  /* own */
+    int *free_windows; /* stack; windows never used lie above window_high */
     int free_window_count;
     int window_high, window_count;
     ms__chaos chaos;

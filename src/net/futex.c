@@ -1,9 +1,10 @@
 /*
  * futex.c - the two futex calls.
  *
- * Where it stands: under exchange.c, the only place of a rank where a thread sleeps for the network.
- * Not the private kind: the word lies in a memfd that other processes map. FUTEX_WAIT_BITSET because
- * its time limit is absolute on CLOCK_MONOTONIC, so a signal in between does not lengthen the wait.
+ * Where it stands: under exchange.c, the only place of a rank where a thread sleeps for the
+ * network. Not the private kind: the word lies in a memfd that other processes map.
+ * FUTEX_WAIT_BITSET because its time limit is absolute on CLOCK_MONOTONIC, so a signal in between
+ * does not lengthen the wait.
  */
 #define _GNU_SOURCE 1
 

@@ -1,16 +1,16 @@
 /*
  * net_loop.c - ranks of one process, on threads of their own or stepped by one thread.
  *
- * Where it stands: what tests, the simulator and jobs of one rank run on. The frames and streams are
- * those of exchange.c, so the code under test is the code that shm runs.
+ * Where it stands: what tests, the simulator and jobs of one rank run on. The frames and streams
+ * are those of exchange.c, so the code under test is the code that shm runs.
  *
- * Data: a world, shared by its ranks and freed by the last one, holds their control blocks and says who
- * has left. Memory of any rank is named by its address. With `staged`, only allocated memory is, and
- * the rest takes the staging ring as it does between processes.
+ * Data: a world, shared by its ranks and freed by the last one, holds their control blocks and says
+ * who has left. Memory of any rank is named by its address. With `staged`, only allocated memory
+ * is, and the rest takes the staging ring as it does between processes.
  *
  * With a seed, a rank's view of the others is disturbed: frames, releases and the growth of streams
- * show up late, by random numbers that depend on the seed, the rank and how often it looked. One thread
- * stepping all ranks in a fixed order therefore sees the same events each time.
+ * show up late, by random numbers that depend on the seed, the rank and how often it looked. One
+ * thread stepping all ranks in a fixed order therefore sees the same events each time.
  */
 #include "net/net_loop.h"
 
@@ -107,7 +107,8 @@ static ms_status loop_allocate(ms_transport *transport, size_t bytes, void **mem
     pthread_mutex_lock(&loop->lock);
     ms_status status = MS_OK;
     if (loop->region_count == REGIONS_MAX) {
-        status = ms_fail(MS_ERR_MEMORY, "more than %d allocations that peers can read", REGIONS_MAX);
+        status =
+            ms_fail(MS_ERR_MEMORY, "more than %d allocations that peers can read", REGIONS_MAX);
     } else {
         status = ms_alloc(bytes, MS_MEMORY_PLAN, memory);
     }

@@ -1,17 +1,17 @@
 /*
  * rendezvous.c - mailboxes made by the launcher, and a socket between any two ranks through them.
  *
- * Where it stands: cluster/launcher.c makes an offer before it starts the ranks; comm/ reads it back in
- * each rank and hands it to shm.c. The only place that knows the MS_LAUNCH_* variables.
+ * Where it stands: cluster/launcher.c makes an offer before it starts the ranks; comm/ reads it
+ * back in each rank and hands it to shm.c. The only place that knows the MS_LAUNCH_* variables.
  *
- * Meeting: for each lower rank j, rank r makes a pair of sockets, keeps one end and sends the other to
- * mailbox j; from its own mailbox it takes the ends that higher ranks sent. Rank 0 only receives, rank 1
- * sends only to 0, and so on: nobody can wait in a circle. Descriptors: 2 N in the launcher, N + 1 in
- * a rank before, N - 1 after.
+ * Meeting: for each lower rank j, rank r makes a pair of sockets, keeps one end and sends the other
+ * to mailbox j; from its own mailbox it takes the ends that higher ranks sent. Rank 0 only
+ * receives, rank 1 sends only to 0, and so on: nobody can wait in a circle. Descriptors: 2 N in the
+ * launcher, N + 1 in a rank before, N - 1 after.
  *
  * Rejected: socket pairs for all pairs made by the launcher (N * N descriptors in it), a listening
- * socket with a name (stale names, strangers), and the launcher passing messages on (it would have to
- * live for the ranks to meet).
+ * socket with a name (stale names, strangers), and the launcher passing messages on (it would have
+ * to live for the ranks to meet).
  */
 #define _GNU_SOURCE 1
 
@@ -37,7 +37,8 @@ typedef struct greeting {
     int32_t from;
 } greeting;
 
-/* ---- A rank's half ------------------------------------------------------------------------------ */
+/* ---- A rank's half ------------------------------------------------------------------------------
+ */
 
 static ms_status read_number(const char *name, int64_t minimum, int64_t maximum, int64_t *value) {
     const char *text = getenv(name);
@@ -55,7 +56,8 @@ static ms_status read_number(const char *name, int64_t minimum, int64_t maximum,
 static ms_status check_descriptor(const char *name, int64_t fd) {
     if (fcntl((int)fd, F_SETFD, FD_CLOEXEC) != 0) {
         return ms_fail(MS_ERR_CONFIG,
-                       "%s names descriptor %" PRId64 ", which is not open; it is set by the launcher "
+                       "%s names descriptor %" PRId64
+                       ", which is not open; it is set by the launcher "
                        "alone, unset all MS_LAUNCH_ variables",
                        name, fd);
     }
@@ -127,21 +129,24 @@ static ms_status missing_ranks(const ms_rendezvous *rendezvous, const int *socke
                                        length > 0 ? ", " : "", rank);
         }
     }
-    return ms_fail(MS_ERR_TIMEOUT,
-                   "rank %d waited for rank %s to start, in vain; see whether it ended with an error of "
-                   "its own, or raise comm.death_timeout_s",
-                   rendezvous->rank, list);
+    return ms_fail(
+        MS_ERR_TIMEOUT,
+        "rank %d waited for rank %s to start, in vain; see whether it ended with an error of "
+        "its own, or raise comm.death_timeout_s",
+        rendezvous->rank, list);
 }
 
 static ms_status send_ends(const ms_rendezvous *rendezvous, int64_t deadline_ns, int *sockets) {
-    greeting hello = {.magic = GREETING_MAGIC, .job = rendezvous->job, .epoch = rendezvous->epoch,
+    greeting hello = {.magic = GREETING_MAGIC,
+                      .job = rendezvous->job,
+                      .epoch = rendezvous->epoch,
                       .from = rendezvous->rank};
     for (int lower = 0; lower < rendezvous->rank; lower++) {
         int pair[2];
         MS_TRY(ms__socket_pair(pair));
         sockets[lower] = pair[0];
-        ms_status status = ms__socket_send(rendezvous->peers[lower], &hello, sizeof hello, &pair[1], 1,
-                                           deadline_ns);
+        ms_status status = ms__socket_send(rendezvous->peers[lower], &hello, sizeof hello, &pair[1],
+                                           1, deadline_ns);
         close(pair[1]);
         if (status == MS_ERR_PEER || status == MS_ERR_TIMEOUT) {
             return ms_fail(status, "rank %d cannot reach rank %d: it ended before the ranks met",
@@ -157,8 +162,8 @@ static ms_status receive_ends(const ms_rendezvous *rendezvous, int64_t deadline_
         greeting hello;
         size_t length;
         int fds[MS__SOCKET_FDS_MAX];
-        ms_status status = ms__socket_receive(rendezvous->mailbox, &hello, sizeof hello, &length, fds,
-                                              deadline_ns);
+        ms_status status = ms__socket_receive(rendezvous->mailbox, &hello, sizeof hello, &length,
+                                              fds, deadline_ns);
         if (status == MS_ERR_TIMEOUT) {
             return missing_ranks(rendezvous, sockets);
         }
@@ -198,7 +203,8 @@ ms_status ms_rendezvous_meet(const ms_rendezvous *rendezvous, int64_t deadline_n
     return status;
 }
 
-/* ---- The launcher's half ------------------------------------------------------------------------ */
+/* ---- The launcher's half ------------------------------------------------------------------------
+ */
 
 ms_status ms_rendezvous_offer_make(int size, uint64_t job, uint32_t epoch,
                                    ms_rendezvous_offer *offer) {

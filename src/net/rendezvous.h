@@ -1,8 +1,9 @@
 /*
  * rendezvous.h - how the ranks of a job find each other, and the only reader of MS_LAUNCH_*.
  *
- * The launcher makes one mailbox (a pair of Unix sockets) for each rank. Rank r inherits the receiving
- * end of its own and the sending ends of all; through them any two ranks get a socket of their own.
+ * The launcher makes one mailbox (a pair of Unix sockets) for each rank. Rank r inherits the
+ * receiving end of its own and the sending ends of all; through them any two ranks get a socket of
+ * their own.
  *
  *   MS_LAUNCH_RANK, MS_LAUNCH_SIZE   numbers
  *   MS_LAUNCH_JOB, MS_LAUNCH_EPOCH   what every frame carries; the epoch counts restarts
@@ -28,8 +29,9 @@ typedef struct ms_rendezvous {
 } ms_rendezvous;
 
 /*
- * Reads the environment. *launched false: this process was started by hand; the rest is then untouched.
- * MS_ERR_CONFIG when the variables contradict each other. The descriptors are made close-on-exec.
+ * Reads the environment. *launched false: this process was started by hand; the rest is then
+ * untouched. MS_ERR_CONFIG when the variables contradict each other. The descriptors are made
+ * close-on-exec.
  */
 ms_status ms_rendezvous_read(bool *launched, ms_rendezvous *rendezvous);
 /* Closes the descriptors; they can be used once. */

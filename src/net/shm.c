@@ -8,14 +8,15 @@
  *   - a control block (exchange.h), mapped by its peers for writing,
  *   - staging memory for payload that lies elsewhere, mapped by its peers for reading,
  *   - regions handed out by allocate, each a memfd mapped by its peers for reading.
- * memfds travel by SCM_RIGHTS over the pairs' sockets; no name appears in /dev/shm, so nothing is left
- * after kill -9. They are sealed against shrinking and, except control blocks, against writable maps of
- * others: a late or wild peer cannot change payload. Pages are taken at allocation, so that a lack of
- * memory is an error there and not a SIGBUS later; staging memory takes a window's pages on first use.
+ * memfds travel by SCM_RIGHTS over the pairs' sockets; no name appears in /dev/shm, so nothing is
+ * left after kill -9. They are sealed against shrinking and, except control blocks, against
+ * writable maps of others: a late or wild peer cannot change payload. Pages are taken at
+ * allocation, so that a lack of memory is an error there and not a SIGBUS later; staging memory
+ * takes a window's pages on first use.
  *
- * Invariants: own regions are guarded by the lock, peers' by the peer lock; a region's name is never used twice, so a frame cannot
- * be read from a newer region in the same slot; a peer's region is unmapped only after its owner freed
- * it, which it may not do while an operation uses it.
+ * Invariants: own regions are guarded by the lock, peers' by the peer lock; a region's name is
+ * never used twice, so a frame cannot be read from a newer region in the same slot; a peer's region
+ * is unmapped only after its owner freed it, which it may not do while an operation uses it.
  */
 #define _GNU_SOURCE 1
 
@@ -57,7 +58,8 @@ typedef struct hello {
     int32_t rank, size;
 } hello;
 
-/* ---- Memory ------------------------------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------------------------------
+ */
 
 /* A sealed memfd, mapped for its owner. populate: with all its pages. */
 static ms_status make_memory(uint64_t bytes, bool populate, bool peers_write, int *fd,
@@ -82,8 +84,9 @@ static ms_status make_memory(uint64_t bytes, bool populate, bool peers_write, in
         }
     }
     if (map == MAP_FAILED) {
-        ms_status status = ms_fail(MS_ERR_MEMORY, "cannot take %" PRIu64 " bytes of shared memory: %s",
-                                   bytes, strerror(errno));
+        ms_status status =
+            ms_fail(MS_ERR_MEMORY, "cannot take %" PRIu64 " bytes of shared memory: %s", bytes,
+                    strerror(errno));
         close(made);
         return status;
     }
@@ -160,7 +163,8 @@ static void shm_release(ms_transport *transport, void *memory) {
     pthread_mutex_unlock(&shm->lock);
 }
 
-/* ---- Names of memory ---------------------------------------------------------------------------- */
+/* ---- Names of memory ----------------------------------------------------------------------------
+ */
 
 static bool shm_describe(ms__exchange *exchange, int peer, const void *memory, uint64_t bytes,
                          uint32_t *region, uint64_t *offset) {
@@ -241,7 +245,8 @@ static bool shm_left(ms__exchange *exchange, int peer) {
 static const ms__exchange_hooks shm_hooks = {
     .describe = shm_describe, .resolve = shm_resolve, .stage = shm_stage, .left = shm_left};
 
-/* ---- Life --------------------------------------------------------------------------------------- */
+/* ---- Life ---------------------------------------------------------------------------------------
+ */
 
 static void shm_destroy(ms_transport *transport) {
     if (transport == NULL) {
@@ -251,8 +256,8 @@ static void shm_destroy(ms_transport *transport) {
     ms__exchange *exchange = &shm->exchange;
     ms__note bye = {.type = MS__NOTE_BYE};
     bool met = shm->watch.started != 0;
-    /* First nobody here listens any more: a peer that leaves at the same time says no BYE to one that has
-     * left, and must not be taken for dead by it. */
+    /* First nobody here listens any more: a peer that leaves at the same time says no BYE to one
+     * that has left, and must not be taken for dead by it. */
     ms__shm_watch_stop(shm);
     if (met) {
         ms__shm_note(shm, &bye, -1);
@@ -323,7 +328,8 @@ static const ms_transport_ops shm_ops = {
     .destroy = shm_destroy,
 };
 
-/* ---- Meeting ------------------------------------------------------------------------------------ */
+/* ---- Meeting ------------------------------------------------------------------------------------
+ */
 
 static ms_status send_hellos(ms__shm *shm, int control_fd, int64_t deadline_ns) {
     const ms_transport *base = &shm->exchange.base;
@@ -356,9 +362,9 @@ static ms_status map_hello(ms__shm *shm, int peer, const hello *theirs, const in
     if (theirs->magic != HELLO_MAGIC || theirs->version != MS__CONTROL_VERSION ||
         theirs->control_bytes != shm->control_bytes ||
         theirs->staging_bytes != ms__staging_bytes(base->size)) {
-        return ms_fail(MS_ERR_MISMATCH,
-                       "rank %d runs another version of the library; all ranks must run the same one",
-                       peer);
+        return ms_fail(
+            MS_ERR_MISMATCH,
+            "rank %d runs another version of the library; all ranks must run the same one", peer);
     }
     if (theirs->job != base->job || theirs->epoch != base->epoch || theirs->rank != peer ||
         theirs->size != base->size) {

@@ -1,4 +1,5 @@
-/* shm_internal.h - shared by shm.c (memory, life) and shm_watch.c (the thread that watches peers). */
+/* shm_internal.h - shared by shm.c (memory, life) and shm_watch.c (the thread that watches peers).
+ */
 #ifndef MS_NET_SHM_INTERNAL_H
 #define MS_NET_SHM_INTERNAL_H
 
@@ -10,8 +11,9 @@
 #define MS__REGIONS_MAX 256 /* of one rank */
 #define MS__REGION_ADDRESS (UINT32_MAX - 1)
 #define MS__REGION_STAGING (UINT32_MAX - 2)
-/* A region's name: slot in the low byte, the rest counts allocations, so a name is not used twice. */
-#define MS__REGION_SLOT(id) ((id) & 0xffu)
+/* A region's name: slot in the low byte, the rest counts allocations, so a name is not used twice.
+ */
+#define MS__REGION_SLOT(id) ((id)&0xffu)
 
 /* What goes over a socket after the ranks have met. */
 enum { MS__NOTE_REGION = 1, MS__NOTE_FREE = 2, MS__NOTE_BYE = 3 };

@@ -1,16 +1,16 @@
 /*
  * shm_watch.c - the thread of a rank that hears of its peers' memory, leaving and death.
  *
- * Where it stands: started by shm.c, one for each process. It sleeps in poll() and takes no lock that
- * other code holds, so nothing that a rank computes can delay the news of a death.
+ * Where it stands: started by shm.c, one for each process. It sleeps in poll() and takes no lock
+ * that other code holds, so nothing that a rank computes can delay the news of a death.
  *
- * It hears of a death twice: by end of file on the peer's socket, and by the peer's pidfd, which also
- * fires for a process that nobody has reaped. A socket is always read to its end first: a peer that said
- * BYE has left in order. When the launcher dies, its pipe (the lifeline) ends.
+ * It hears of a death twice: by end of file on the peer's socket, and by the peer's pidfd, which
+ * also fires for a process that nobody has reaped. A socket is always read to its end first: a peer
+ * that said BYE has left in order. When the launcher dies, its pipe (the lifeline) ends.
  *
- * A peer's new memory arrives as a note with a descriptor; it is mapped here, and whoever waits for it
- * is woken. Rejected: opening /proc/PID/fd (needs ptrace rights), mapping on first use by the reading
- * thread (two readers of one socket).
+ * A peer's new memory arrives as a note with a descriptor; it is mapped here, and whoever waits for
+ * it is woken. Rejected: opening /proc/PID/fd (needs ptrace rights), mapping on first use by the
+ * reading thread (two readers of one socket).
  */
 #define _GNU_SOURCE 1
 
@@ -62,8 +62,8 @@ static void map_region(ms__shm *shm, int peer, const ms__note *note, int fd) {
         pthread_mutex_lock(&shm->peer_lock);
         taken = region->id != MS__REGION_NONE;
         if (!taken) {
-            *region = (ms__peer_region){
-                .id = note->region, .base = unconst.out, .bytes = note->bytes};
+            *region =
+                (ms__peer_region){.id = note->region, .base = unconst.out, .bytes = note->bytes};
         }
         pthread_mutex_unlock(&shm->peer_lock);
     }

@@ -1,9 +1,9 @@
 /*
  * socket.c - sendmsg and recvmsg with SCM_RIGHTS.
  *
- * Where it stands: under rendezvous.c and shm_watch.c. SOCK_SEQPACKET keeps message borders, so nothing
- * is parsed out of a byte stream, and reports the other end's death as end of file. Sockets are
- * non-blocking: every wait here is a poll with a deadline.
+ * Where it stands: under rendezvous.c and shm_watch.c. SOCK_SEQPACKET keeps message borders, so
+ * nothing is parsed out of a byte stream, and reports the other end's death as end of file. Sockets
+ * are non-blocking: every wait here is a poll with a deadline.
  */
 #define _GNU_SOURCE 1
 
@@ -40,8 +40,8 @@ static bool wait_ready(int socket, short events, int64_t deadline_ns) {
     }
 }
 
-ms_status ms__socket_send(int socket, const void *bytes, size_t length, const int *fds, int fd_count,
-                          int64_t deadline_ns) {
+ms_status ms__socket_send(int socket, const void *bytes, size_t length, const int *fds,
+                          int fd_count, int64_t deadline_ns) {
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(MS__SOCKET_FDS_MAX * sizeof(int))];
@@ -71,7 +71,8 @@ ms_status ms__socket_send(int socket, const void *bytes, size_t length, const in
         if (errno != EAGAIN && errno != ETOOMANYREFS) {
             return errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED
                        ? MS_ERR_PEER
-                       : ms_fail(MS_ERR_SYSTEM, "cannot send on a Unix socket: %s", strerror(errno));
+                       : ms_fail(MS_ERR_SYSTEM, "cannot send on a Unix socket: %s",
+                                 strerror(errno));
         }
         if (!wait_ready(socket, POLLOUT, deadline_ns)) {
             return MS_ERR_TIMEOUT;
@@ -117,8 +118,8 @@ ms_status ms__socket_receive(int socket, void *bytes, size_t length, size_t *rec
                                  .msg_controllen = sizeof control.bytes};
         ssize_t count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (count == 0 && ++ends < 2) {
-            /* The kernel looks for a message and then for the end: a last message may come in between.
-             * At a second look the end is the end. */
+            /* The kernel looks for a message and then for the end: a last message may come in
+             * between. At a second look the end is the end. */
             continue;
         }
         if (count >= 0) {
@@ -126,8 +127,8 @@ ms_status ms__socket_receive(int socket, void *bytes, size_t length, size_t *rec
             *received = (size_t)count;
             return MS_OK;
         }
-        /* ECONNRESET: the other end closed without reading all we sent. It is told once and before what the
-         * other end sent last, which comes next. */
+        /* ECONNRESET: the other end closed without reading all we sent. It is told once and before
+         * what the other end sent last, which comes next. */
         if (errno == EINTR || errno == ECONNRESET) {
             continue;
         }

@@ -1,17 +1,18 @@
 /*
  * transport.h - one table for whatever moves bytes between two ranks.
  *
- * A message is a frame (what it is, 64 bytes) and a payload. The sender posts it; the payload then is a
- * stream that grows up to frame.bytes (ms_transport_ops.advance) and that the receiver pulls: peek shows
- * bytes where they lie (the peer's registered memory, or a staging ring), consume gives them back. The
- * sender's memory is free again when `sent` says so. Small payloads travel inside the frame.
+ * A message is a frame (what it is, 64 bytes) and a payload. The sender posts it; the payload then
+ * is a stream that grows up to frame.bytes (ms_transport_ops.advance) and that the receiver pulls:
+ * peek shows bytes where they lie (the peer's registered memory, or a staging ring), consume gives
+ * them back. The sender's memory is free again when `sent` says so. Small payloads travel inside
+ * the frame.
  *
  * Contract
  *   - Frames of one pair arrive in the order they were posted; streams progress independently.
  *   - Pull only: nobody but its owner writes into memory that holds payload.
  *   - Nothing blocks except wait_commit, which ends when something may have changed.
- *   - post, advance, sent, poll, peek and consume belong to one thread at a time; raise, wake, failed,
- *     allocate and release may be called from any thread.
+ *   - post, advance, sent, poll, peek and consume belong to one thread at a time; raise, wake,
+ * failed, allocate and release may be called from any thread.
  *   - After a failure (failed() != 0) nothing arrives any more.
  */
 #ifndef MS_NET_TRANSPORT_H
@@ -70,7 +71,7 @@ typedef struct ms_incoming {
     uint32_t region;
     uint32_t window_bytes; /* 0: read directly */
     int32_t peer;
-    int32_t stream;       /* -1: none */
+    int32_t stream;        /* -1: none */
     uint32_t inline_bytes; /* payload came with the frame */
 } ms_incoming;
 
@@ -87,7 +88,7 @@ enum {
 };
 
 enum {
-    MS_NET_POST_INLINE = 1 << 0,      /* the payload goes with the frame (at most INLINE_BYTES_MAX) */
+    MS_NET_POST_INLINE = 1 << 0, /* the payload goes with the frame (at most INLINE_BYTES_MAX) */
     MS_NET_POST_ACKNOWLEDGE = 1 << 1, /* sent() waits for the receiver even then */
 };
 
@@ -99,13 +100,13 @@ typedef struct ms_transport_ops {
     const char *name;
     uint32_t capabilities;
 
-    /* Posts a message of frame->bytes of which `available` may be read already. MS_AGAIN: no room now,
-     * nothing was posted. */
+    /* Posts a message of frame->bytes of which `available` may be read already. MS_AGAIN: no room
+     * now, nothing was posted. */
     ms_status (*post)(ms_transport *transport, int peer, const ms_frame *frame, const void *source,
                       uint64_t available, unsigned flags, ms_outgoing *outgoing);
     void (*advance)(ms_transport *transport, ms_outgoing *outgoing, uint64_t available);
-    /* True when the receiver has read all; goes on filling the staging ring otherwise. Sets *moved when
-     * it did something. Call until true. */
+    /* True when the receiver has read all; goes on filling the staging ring otherwise. Sets *moved
+     * when it did something. Call until true. */
     bool (*sent)(ms_transport *transport, ms_outgoing *outgoing, bool *moved);
 
     /* Takes the next frame from a peer (a rank is its own peer, too). payload: room for
@@ -115,10 +116,11 @@ typedef struct ms_transport_ops {
     uint64_t (*peek)(ms_transport *transport, ms_incoming *incoming, const uint8_t **bytes);
     void (*consume)(ms_transport *transport, ms_incoming *incoming, uint64_t bytes);
 
-    /* False: a peer last ran on this processor, so that looking again and again keeps it from running. */
+    /* False: a peer last ran on this processor, so that looking again and again keeps it from
+     * running. */
     bool (*spin_pays)(ms_transport *transport);
-    /* Sleeping: prepare, look once more for work, then commit (sleeps until woken or until the time on
-     * ms_clock_ns) or cancel. */
+    /* Sleeping: prepare, look once more for work, then commit (sleeps until woken or until the time
+     * on ms_clock_ns) or cancel. */
     uint32_t (*wait_prepare)(ms_transport *transport);
     void (*wait_commit)(ms_transport *transport, uint32_t ticket, int64_t until_ns);
     void (*wait_cancel)(ms_transport *transport);
@@ -144,7 +146,7 @@ struct ms_transport {
     int rank, size;
     uint64_t job;
     uint32_t epoch;
-    const _Atomic uint32_t *failed_word; /* not 0: communication has ended */
+    const _Atomic uint32_t *failed_word;   /* not 0: communication has ended */
     int64_t process_ids[MS_NET_RANKS_MAX]; /* 0: a thread of this process */
 };
 

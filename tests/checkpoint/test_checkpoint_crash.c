@@ -24,7 +24,7 @@ static rank_slices ranks[LOOP_RANKS_MAX];
 static int setup(void **state) {
     (void)state;
     model_make(tensors);
-    big[0] = tensor_of("wide", 2, 512, 640);
+    big[0] = tensor_of("wide", 2, 512, 400);
     big[1] = tensor_of("tall", 2, 900, 64);
     return 0;
 }
@@ -221,7 +221,7 @@ static void failing_at_every_operation(void **unused) {
             fault plan = {.at = at, .rank = rank, .code = at % 2 == 0 ? ENOSPC : EIO};
             layout_of_step(3, 2);
             ms__disk_set_hook(fault_hook, &plan);
-            ms_status status = save_model(dir, 2, ranks, 3, 1, 2000);
+            ms_status status = save_model(dir, 2, ranks, 3, 1, 6000);
             ms__disk_set_hook(NULL, NULL);
             happened = plan.happened;
             slices_free(ranks, 3);
@@ -335,7 +335,7 @@ static void a_full_disk_leaves_the_previous_checkpoint(void **unused) {
     assert_true(child >= 0);
     if (child == 0) {
         if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-            mount("tmpfs", dir, "tmpfs", 0, "size=4m") != 0) {
+            mount("tmpfs", dir, "tmpfs", 0, "size=3m") != 0) {
             _exit(77);
         }
         char run[MS_PATH_BYTES];

@@ -438,6 +438,63 @@ static void verify_sees_what_nobody_loads(void **unused) {
     scratch_remove(dir);
 }
 
+/* Rewrites the manifest for a file that was changed, as somebody with bad intentions would. */
+static void manifest_renew(const char *path, const char *name) {
+    ms__manifest manifest = {0};
+    ms_text text = {0};
+    assert_int_equal(ms__manifest_read(path, &manifest), MS_OK);
+    ms_text bytes = read_file(path_in(path, name));
+    ms__manifest_file *file = NULL;
+    for (int64_t i = 0; i < manifest.file_count; i++) {
+        file = strcmp(manifest.files[i].name, name) == 0 ? &manifest.files[i] : file;
+    }
+    assert_non_null(file);
+    assert_int_equal(file->block_count, 1);
+    file->bytes = bytes.length;
+    file->hashes[0] = ms_hash_bytes(bytes.bytes, bytes.length);
+    assert_int_equal(ms__manifest_emit(&manifest, &text), MS_OK);
+    write_bytes(path_in(path, "manifest.json"), text.bytes, text.length);
+    ms_text_release(&bytes);
+    ms_text_release(&text);
+    ms__manifest_release(&manifest);
+}
+
+static void verify_compares_index_state_and_files(void **unused) {
+    (void)unused;
+    char dir[MS_PATH_BYTES], path[MS_PATH_BYTES];
+    ms_text report = {0};
+    scratch_make(dir);
+    whole_model(&ranks[0], tensors, MODEL_TENSORS, 1);
+    assert_int_equal(save_model(dir, 1, ranks, 1, 1, 4000), MS_OK);
+    slices_free(ranks, 1);
+    snprintf(path, sizeof path, "%s/step-00000001", dir);
+    assert_int_equal(verify(path, &report), MS_OK);
+    /* The index without one of its lines. */
+    static const char index_name[] = "model.safetensors.index.json";
+    ms_text index = read_file(path_in(path, index_name));
+    char *line = strstr(index.bytes, "    \"transformer.h.2.attn.c_attn.bias\"");
+    assert_non_null(line);
+    char *next = strchr(line, '\n') + 1;
+    memmove(line, next, strlen(next) + 1);
+    write_text(path_in(path, index_name), index.bytes);
+    ms_text_release(&index);
+    manifest_renew(path, index_name);
+    assert_int_equal(verify(path, &report), MS_ERR_MISMATCH);
+    assert_non_null(strstr(report.bytes, "the index names 8 tensors, the files hold 9"));
+    /* The state of another step. */
+    ms_train_state state = {.step = 2, .best_val_loss = NAN};
+    ms_text text = {0};
+    assert_int_equal(ms__state_emit(&state, &text), MS_OK);
+    write_text(path_in(path, "state.json"), text.bytes);
+    ms_text_release(&text);
+    manifest_renew(path, "state.json");
+    assert_int_equal(verify(path, &report), MS_ERR_MISMATCH);
+    assert_non_null(strstr(report.bytes, "the state is of step 2, the manifest of 1"));
+    assert_non_null(strstr(report.bytes, "the index names"));
+    ms_text_release(&report);
+    scratch_remove(dir);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_flipped_bit_is_found_in_every_file),
     cmocka_unit_test(only_blocks_that_are_read_are_checked),
@@ -449,6 +506,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_damaged_checkpoint_gives_way_to_the_one_before),
     cmocka_unit_test(another_model_does_not_give_way),
     cmocka_unit_test(verify_sees_what_nobody_loads),
+    cmocka_unit_test(verify_compares_index_state_and_files),
 };
 
 int main(void) {

@@ -1,8 +1,8 @@
 // labels: multi fault
 // timeout: 60
 /*
- * test_launcher.c - the launcher's statuses, signals and promises about orphans. Ranks are this program
- * again, with the name of what they are to do as an argument.
+ * test_launcher.c - the launcher's statuses, signals and promises about orphans. Ranks are this
+ * program again, with the name of what they are to do as an argument.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,10 +24,13 @@
 #include "cluster/launcher.h"
 #include "comm/comm.h"
 
-/* ---- What ranks do ------------------------------------------------------------------------------- */
+/* ---- What ranks do
+ * ------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t got_signal;
-static void note_signal(int number) { got_signal = number; }
+static void note_signal(int number) {
+    got_signal = number;
+}
 
 static int rank_sum(ms_comm *comm) {
     int64_t value = ms_comm_rank(comm) + 1, sum = 0;
@@ -47,7 +50,8 @@ static int rank_killed(ms_comm *comm) {
     if (ms_comm_rank(comm) == 1) {
         kill(getpid(), SIGKILL);
     }
-    return ms_comm_barrier(comm, NULL) == MS_ERR_PEER && strstr(ms_error_detail(), "rank 1 (pid") != NULL
+    return ms_comm_barrier(comm, NULL) == MS_ERR_PEER &&
+                   strstr(ms_error_detail(), "rank 1 (pid") != NULL
                ? 60
                : 9;
 }
@@ -114,15 +118,16 @@ static int rank_waits_deaf(ms_comm *comm) {
     return rank_waits(comm);
 }
 
-static int rank_status(ms_comm *comm) { return ms_comm_rank(comm) == 1 ? 42 : 0; }
+static int rank_status(ms_comm *comm) {
+    return ms_comm_rank(comm) == 1 ? 42 : 0;
+}
 
 static const struct {
     const char *name;
     int (*body)(ms_comm *comm);
-} bodies[] = {{"sum", rank_sum},         {"killed", rank_killed}, {"stuck", rank_stuck},
-              {"deaf", rank_deaf},       {"status", rank_status}, {"signalled", rank_signalled},
-              {"waits", rank_waits},     {"aborts", rank_aborts},
-              {"waits-deaf", rank_waits_deaf}};
+} bodies[] = {{"sum", rank_sum},     {"killed", rank_killed}, {"stuck", rank_stuck},
+              {"deaf", rank_deaf},   {"status", rank_status}, {"signalled", rank_signalled},
+              {"waits", rank_waits}, {"aborts", rank_aborts}, {"waits-deaf", rank_waits_deaf}};
 
 static int run_rank(const char *name) {
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
@@ -140,9 +145,11 @@ static int run_rank(const char *name) {
     return 98;
 }
 
-/* ---- Tests --------------------------------------------------------------------------------------- */
+/* ---- Tests
+ * --------------------------------------------------------------------------------------- */
 
-static ms_status launch_with(ms_launch_options options, int ranks, const char *name, int *exit_status) {
+static ms_status launch_with(ms_launch_options options, int ranks, const char *name,
+                             int *exit_status) {
     const char *argv[] = {"test_launcher", "--rank", name, NULL};
     options.ranks = ranks;
     options.argv = argv;
@@ -154,7 +161,9 @@ static ms_status launch(int ranks, const char *name, int *exit_status) {
     return launch_with((ms_launch_options)MS_LAUNCH_OPTIONS_INIT, ranks, name, exit_status);
 }
 
-static bool no_children(void) { return waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD; }
+static bool no_children(void) {
+    return waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD;
+}
 
 static void test_success(void **state) {
     (void)state;

@@ -1,7 +1,7 @@
 /*
- * conformance.h - every operation x element type x reduction x size against the serial reference; run by
- * each rank of any transport. Nothing here asserts: a failed check aborts the job with the reason, so
- * that all ranks end.
+ * conformance.h - every operation x element type x reduction x size against the serial reference;
+ * run by each rank of any transport. Nothing here asserts: a failed check aborts the job with the
+ * reason, so that all ranks end.
  */
 #ifndef TESTS_COMM_CONFORMANCE_H
 #define TESTS_COMM_CONFORMANCE_H
@@ -12,10 +12,10 @@
     do {                                                                                           \
         if (!(condition)) {                                                                        \
             char conform_text[400];                                                                \
-            int conform_length = snprintf(conform_text, sizeof conform_text, "%s:%d: %s: ",        \
-                                          __FILE__, __LINE__, #condition);                         \
-            snprintf(conform_text + conform_length,                                                \
-                     sizeof conform_text - (size_t)conform_length, __VA_ARGS__);                   \
+            int conform_length = snprintf(conform_text, sizeof conform_text,                       \
+                                          "%s:%d: %s: ", __FILE__, __LINE__, #condition);          \
+            snprintf(conform_text + conform_length, sizeof conform_text - (size_t)conform_length,  \
+                     __VA_ARGS__);                                                                 \
             fprintf(stderr, "rank %d of %d: %s\n", ms_comm_rank(comm), ms_comm_size(comm),         \
                     conform_text);                                                                 \
             ms_comm_abort((comm), conform_text);                                                   \
@@ -142,7 +142,8 @@ static inline bool conform_reductions(bench *b, ms_dtype dtype, ms_reduce_op op,
                 "reduce %s op %d count %lld", ms_dtype_name(dtype), (int)op, (long long)count);
     } else {
         for (size_t i = 0; i < (size_t)count * unit; i++) {
-            CONFORM(comm, b->out[i] == 0xa5, "reduce wrote byte %zu of a rank that is not the root", i);
+            CONFORM(comm, b->out[i] == 0xa5, "reduce wrote byte %zu of a rank that is not the root",
+                    i);
         }
     }
     return true;
@@ -183,9 +184,9 @@ static inline bool conform_all_to_all(bench *b, ms_dtype dtype, int64_t count, u
     CONFORM_OK(comm, ms_comm_all_to_all(comm, b->own, b->out, part, dtype, NULL));
     for (int m = 0; m < size; m++) {
         CONFORM(comm,
-                part == 0 || memcmp(b->out + (size_t)(m * part) * unit,
-                                    b->inputs[m] + (size_t)(rank * part) * unit,
-                                    (size_t)part * unit) == 0,
+                part == 0 ||
+                    memcmp(b->out + (size_t)(m * part) * unit,
+                           b->inputs[m] + (size_t)(rank * part) * unit, (size_t)part * unit) == 0,
                 "all_to_all of %lld from %d", (long long)part, m);
     }
     for (int m = 0; m < size; m++) {
@@ -201,10 +202,9 @@ static inline bool conform_all_to_all(bench *b, ms_dtype dtype, int64_t count, u
             start += (m + 2 * before) % 5 * part / 8;
         }
         CONFORM(comm,
-                receive_counts[m] == 0 ||
-                    memcmp(b->out + (size_t)displacements[m] * unit,
-                           b->inputs[m] + (size_t)start * unit,
-                           (size_t)receive_counts[m] * unit) == 0,
+                receive_counts[m] == 0 || memcmp(b->out + (size_t)displacements[m] * unit,
+                                                 b->inputs[m] + (size_t)start * unit,
+                                                 (size_t)receive_counts[m] * unit) == 0,
                 "all_to_allv from %d", m);
     }
     return true;
@@ -239,7 +239,8 @@ static inline bool conform_size(bench *b, int64_t count, bool all_ops) {
         ms_dtype dtype = reference_dtypes[d];
         for (int op = 0; op < MS_REDUCE_OP_COUNT; op++) {
             if ((all_ops || op == d % MS_REDUCE_OP_COUNT) &&
-                !conform_reductions(b, dtype, (ms_reduce_op)op, count, (uint64_t)(count + op + d))) {
+                !conform_reductions(b, dtype, (ms_reduce_op)op, count,
+                                    (uint64_t)(count + op + d))) {
                 return false;
             }
         }
@@ -286,7 +287,8 @@ static inline bool conform_concurrent(ms_comm *world) {
     }
     int low = rank - rank % 2;
     int pair_size = low + 1 < size ? 2 : 1;
-    pair[0] = pair_size == 2 ? low + 1 : low; /* the higher rank first: member numbers are the list's */
+    pair[0] =
+        pair_size == 2 ? low + 1 : low; /* the higher rank first: member numbers are the list's */
     pair[1] = low;
     ms_comm *half, *two, *again;
     CONFORM_OK(world, ms_comm_group(world, rank % 2 == 0 ? evens : odds,
@@ -301,7 +303,8 @@ static inline bool conform_concurrent(ms_comm *world) {
         for (int i = 0; i < 4; i++) {
             int which = (i + rank + round) % 4; /* each rank in its own order */
             for (int k = 0; k < COUNT; k++) {
-                values[which][round][k] = (float)(rank + 1) * (float)(k % 17) + (float)(which + round);
+                values[which][round][k] =
+                    (float)(rank + 1) * (float)(k % 17) + (float)(which + round);
             }
             CONFORM_OK(world, ms_comm_all_reduce(comms[which], values[which][round],
                                                  values[which][round], round == 3 ? 100 : COUNT,

@@ -1,6 +1,6 @@
 /*
- * ranks.h - N processes of this test as the ranks of a job over shm. Ranks are forked (nothing here uses
- * OpenMP or threads before), run a body and end with its status.
+ * ranks.h - N processes of this test as the ranks of a job over shm. Ranks are forked (nothing here
+ * uses OpenMP or threads before), run a body and end with its status.
  */
 #ifndef TESTS_COMM_RANKS_H
 #define TESTS_COMM_RANKS_H

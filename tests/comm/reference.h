@@ -1,6 +1,6 @@
 /*
- * reference.h - values of every member by formula, and the serial reductions that the library's results
- * are held to, written as plainly as possible and apart from the library's own loops.
+ * reference.h - values of every member by formula, and the serial reductions that the library's
+ * results are held to, written as plainly as possible and apart from the library's own loops.
  */
 #ifndef TESTS_COMM_REFERENCE_H
 #define TESTS_COMM_REFERENCE_H
@@ -25,7 +25,8 @@ static const ms_dtype reference_dtypes[] = {MS_F32, MS_F64, MS_BF16, MS_F16, MS_
 #define REFERENCE_DTYPES ((int)(sizeof reference_dtypes / sizeof *reference_dtypes))
 
 static inline uint64_t reference_hash(uint64_t seed, int member, int64_t index) {
-    uint64_t x = seed * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)member * UINT64_C(0xd1342543de82ef95) +
+    uint64_t x = seed * UINT64_C(0x9e3779b97f4a7c15) +
+                 (uint64_t)member * UINT64_C(0xd1342543de82ef95) +
                  (uint64_t)index * UINT64_C(0x2545f4914f6cdd1d);
     x ^= x >> 32;
     x *= UINT64_C(0xd6e8feb86659fd93);
@@ -42,7 +43,8 @@ static inline float reference_real(uint64_t hash) {
     return ldexpf((float)((int64_t)(hash % 4001) - 2000), (int)((hash >> 40) % 12) - 14);
 }
 
-static inline void reference_fill(void *out, ms_dtype dtype, int64_t count, uint64_t seed, int member) {
+static inline void reference_fill(void *out, ms_dtype dtype, int64_t count, uint64_t seed,
+                                  int member) {
     for (int64_t i = 0; i < count; i++) {
         uint64_t hash = reference_hash(seed, member, i);
         float real = reference_real(hash);
@@ -204,14 +206,15 @@ static inline bool reference_is_nan(const void *values, ms_dtype dtype, int64_t 
 }
 
 /* Index of the first element that differs in its bits, or -1. */
-static inline int64_t reference_differ(const void *a, const void *b, ms_dtype dtype, int64_t count) {
+static inline int64_t reference_differ(const void *a, const void *b, ms_dtype dtype,
+                                       int64_t count) {
     size_t bytes = ms_dtype_bytes(dtype);
     if (count == 0 || memcmp(a, b, (size_t)count * bytes) == 0) {
         return -1;
     }
     for (int64_t i = 0; i < count; i++) {
-        if (memcmp((const char *)a + (size_t)i * bytes, (const char *)b + (size_t)i * bytes, bytes) !=
-                0 &&
+        if (memcmp((const char *)a + (size_t)i * bytes, (const char *)b + (size_t)i * bytes,
+                   bytes) != 0 &&
             !(reference_is_nan(a, dtype, i) && reference_is_nan(b, dtype, i))) {
             return i;
         }

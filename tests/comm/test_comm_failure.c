@@ -1,8 +1,8 @@
 // labels: fault
 // timeout: 120
 /*
- * test_comm_failure.c - killed ranks, aborts, deadlines and mismatched calls: every survivor gets an
- * error that names the cause, in time, and its buffers stay as they were.
+ * test_comm_failure.c - killed ranks, aborts, deadlines and mismatched calls: every survivor gets
+ * an error that names the cause, in time, and its buffers stay as they were.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,8 @@ static int victim, kill_point;
 
 #define PIECE 300000
 
-/* Operations without end, of every kind, until one fails; the victim kills itself at the chosen one. */
+/* Operations without end, of every kind, until one fails; the victim kills itself at the chosen
+ * one. */
 static ms_status endless(ms_comm *comm, float *values, float *more, int kind, bool die) {
     int size = ms_comm_size(comm), rank = ms_comm_rank(comm);
     int64_t counts[RANKS_MAX];
@@ -46,7 +47,8 @@ static ms_status endless(ms_comm *comm, float *values, float *more, int kind, bo
         status = ms_comm_broadcast(comm, values, PIECE, MS_F32, 0, &request);
         break;
     case 2:
-        status = ms_comm_reduce_scatter(comm, values, more, counts, MS_F32, MS_REDUCE_SUM, &request);
+        status =
+            ms_comm_reduce_scatter(comm, values, more, counts, MS_F32, MS_REDUCE_SUM, &request);
         break;
     case 3:
         status = ms_comm_all_gather(comm, values, more, counts, MS_F32, &request);
@@ -61,7 +63,8 @@ static ms_status endless(ms_comm *comm, float *values, float *more, int kind, bo
         status = ms_comm_all_reduce(comm, values, more, 10, MS_F32, MS_REDUCE_SUM, &request);
         break;
     default:
-        status = ms_comm_reduce(comm, values, more, PIECE, MS_F32, MS_REDUCE_MAX, size - 1, &request);
+        status =
+            ms_comm_reduce(comm, values, more, PIECE, MS_F32, MS_REDUCE_MAX, size - 1, &request);
         break;
     }
     if (die) {
@@ -198,7 +201,8 @@ static void test_killed_with_request_under_way(void **state) {
     assert_int_equal(job.statuses[1], 0);
 }
 
-/* ---- A rank that ends without saying why, in order, or aborts ------------------------------------ */
+/* ---- A rank that ends without saying why, in order, or aborts
+ * ------------------------------------ */
 
 static int leaves_in_order(ms_comm *comm) {
     if (ms_comm_rank(comm) == 1) {
@@ -262,8 +266,8 @@ static int times_out(ms_comm *comm) {
     float values[4] = {0};
     ms_status status = ms_comm_all_reduce(comm, values, values, 4, MS_F32, MS_REDUCE_SUM, NULL);
     bool named = strstr(ms_error_detail(), "rank 1 (pid ") != NULL &&
-                 strstr(ms_error_detail(), "all_reduce(sum, fp32, 4 elements) (operation 0 of the world)") !=
-                     NULL &&
+                 strstr(ms_error_detail(),
+                        "all_reduce(sum, fp32, 4 elements) (operation 0 of the world)") != NULL &&
                  strstr(ms_error_detail(), "did not arrive") != NULL;
     bool in_time = ms_comm_rank(comm) == 1 || ms_clock_s() - start_s < 0.55;
     if (status != MS_ERR_TIMEOUT || !named || !in_time) {
@@ -327,7 +331,8 @@ static void test_launcher_dies(void **state) {
     assert_int_equal(job.statuses[1], 0);
 }
 
-/* ---- Ranks that call different things ------------------------------------------------------------ */
+/* ---- Ranks that call different things
+ * ------------------------------------------------------------ */
 
 typedef ms_status (*mismatched_call)(ms_comm *comm, float *values, float *out);
 
@@ -388,7 +393,8 @@ static ms_status call_late(ms_comm *comm, float *values, float *out) {
     if (ms_comm_rank(comm) == 2) {
         ms_sleep_ms(100);
     }
-    ms_status status = ms_comm_broadcast(comm, values, 10, MS_F32, ms_comm_rank(comm) == 2 ? 1 : 0, NULL);
+    ms_status status =
+        ms_comm_broadcast(comm, values, 10, MS_F32, ms_comm_rank(comm) == 2 ? 1 : 0, NULL);
     if (status == MS_OK) {
         status = ms_comm_barrier(comm, NULL);
     }
@@ -473,11 +479,15 @@ int main(void) {
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_rank),   cmocka_unit_test(test_killed_while_idle),
+        cmocka_unit_test(test_killed_rank),
+        cmocka_unit_test(test_killed_while_idle),
         cmocka_unit_test(test_killed_with_request_under_way),
-        cmocka_unit_test(test_left_in_order), cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_gives_up),      cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_wait_limit),    cmocka_unit_test(test_launcher_dies),
+        cmocka_unit_test(test_left_in_order),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_gives_up),
+        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_wait_limit),
+        cmocka_unit_test(test_launcher_dies),
         cmocka_unit_test(test_mismatches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

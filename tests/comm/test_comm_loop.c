@@ -1,6 +1,7 @@
 // labels: unit
 // timeout: 120
-/* test_comm_loop.c - every operation between threads of one process, and what callers can do wrong. */
+/* test_comm_loop.c - every operation between threads of one process, and what callers can do wrong.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -50,10 +51,16 @@ static bool run_threads_with(const ms_comm_options *options, int size,
     return good;
 }
 
-static bool run_threads(int size, rank_body body) { return run_threads_with(NULL, size, NULL, body); }
+static bool run_threads(int size, rank_body body) {
+    return run_threads_with(NULL, size, NULL, body);
+}
 
-static bool all_registered(ms_comm *comm) { return conform_all(comm, true); }
-static bool all_plain(ms_comm *comm) { return conform_all(comm, false); }
+static bool all_registered(ms_comm *comm) {
+    return conform_all(comm, true);
+}
+static bool all_plain(ms_comm *comm) {
+    return conform_all(comm, false);
+}
 
 static void test_every_operation(void **state) {
     (void)state;
@@ -93,7 +100,8 @@ static bool unattended(ms_comm *comm) {
         values[i] = (float)(i % 100);
     }
     ms_request *request;
-    CONFORM_OK(comm, ms_comm_all_reduce(comm, values, values, 200000, MS_F32, MS_REDUCE_SUM, &request));
+    CONFORM_OK(comm,
+               ms_comm_all_reduce(comm, values, values, 200000, MS_F32, MS_REDUCE_SUM, &request));
     ms_comm_counters counters;
     for (int tries = 0; tries < 5000; tries++) {
         counters = ms_comm_counters_get(comm);
@@ -127,9 +135,9 @@ static void *work(void *context) {
     own->good = true;
     for (int i = 0; i < 200 && own->good; i++) {
         int64_t value = i + ms_comm_rank(own->comm), sum = 0;
-        own->good = ms_comm_all_reduce(own->comm, &value, &sum, 1, MS_I64, MS_REDUCE_SUM, NULL) ==
-                        MS_OK &&
-                    sum == 2 * i + 1;
+        own->good =
+            ms_comm_all_reduce(own->comm, &value, &sum, 1, MS_I64, MS_REDUCE_SUM, NULL) == MS_OK &&
+            sum == 2 * i + 1;
     }
     return NULL;
 }
@@ -162,7 +170,8 @@ static void test_many_callers(void **state) {
     assert_true(run_threads(2, many_callers));
 }
 
-/* ---- Refused calls ------------------------------------------------------------------------------ */
+/* ---- Refused calls ------------------------------------------------------------------------------
+ */
 
 static void test_arguments(void **state) {
     (void)state;
@@ -189,7 +198,8 @@ static void test_arguments(void **state) {
     assert_int_equal(ms_comm_broadcast(comm, values, 1, MS_F32, 1, NULL), MS_ERR_ARGUMENT);
     assert_int_equal(ms_comm_reduce_scatter(comm, values, out, NULL, MS_F32, MS_REDUCE_SUM, NULL),
                      MS_ERR_ARGUMENT);
-    assert_int_equal(ms_comm_all_gather(comm, values, out, negative, MS_F32, NULL), MS_ERR_ARGUMENT);
+    assert_int_equal(ms_comm_all_gather(comm, values, out, negative, MS_F32, NULL),
+                     MS_ERR_ARGUMENT);
     assert_int_equal(ms_comm_send(comm, values, 1, MS_F32, 0, -1, NULL), MS_ERR_ARGUMENT);
     assert_int_equal(ms_comm_recv(comm, out, 1, MS_F32, 3, 0, NULL), MS_ERR_ARGUMENT);
     assert_int_equal(ms_comm_all_to_all(comm, values, values, 4, MS_F32, NULL), MS_ERR_ARGUMENT);
@@ -295,7 +305,8 @@ static void test_too_many(void **state) {
     ms_comm_destroy(comms[1]);
 }
 
-/* More messages than the ring holds: later ones do not overtake, and an operation in place waits. */
+/* More messages than the ring holds: later ones do not overtake, and an operation in place waits.
+ */
 static void test_full_ring(void **state) {
     (void)state;
     enum { SENDS = 60, COUNT = 1000 };
@@ -308,21 +319,24 @@ static void test_full_ring(void **state) {
             values[r][k] = (float)(k + r * 7);
         }
     }
-    assert_int_equal(ms_comm_all_reduce(comms[1], values[1], values[1], COUNT, MS_F32, MS_REDUCE_SUM,
-                                        &sums[1]), MS_OK);
+    assert_int_equal(
+        ms_comm_all_reduce(comms[1], values[1], values[1], COUNT, MS_F32, MS_REDUCE_SUM, &sums[1]),
+        MS_OK);
     for (int i = 0; i < SENDS; i++) { /* long and short ones in turn */
         sent[i][0] = (float)i;
         sent[i][COUNT - 1] = (float)-i;
-        assert_int_equal(ms_comm_send(comms[0], sent[i], i % 2 == 0 ? COUNT : 1, MS_F32, 1, 3,
-                                      &sends[i]), MS_OK);
+        assert_int_equal(
+            ms_comm_send(comms[0], sent[i], i % 2 == 0 ? COUNT : 1, MS_F32, 1, 3, &sends[i]),
+            MS_OK);
     }
-    assert_int_equal(ms_comm_all_reduce(comms[0], values[0], values[0], COUNT, MS_F32, MS_REDUCE_SUM,
-                                        &sums[0]), MS_OK);
+    assert_int_equal(
+        ms_comm_all_reduce(comms[0], values[0], values[0], COUNT, MS_F32, MS_REDUCE_SUM, &sums[0]),
+        MS_OK);
     ms_comm_progress(comms[0]);
     for (int i = 0; i < SENDS; i++) {
         ms_request *receive;
-        assert_int_equal(ms_comm_recv(comms[1], got[i], i % 2 == 0 ? COUNT : 1, MS_F32, 0, 3, &receive),
-                         MS_OK);
+        assert_int_equal(
+            ms_comm_recv(comms[1], got[i], i % 2 == 0 ? COUNT : 1, MS_F32, 0, 3, &receive), MS_OK);
         ms_status status;
         while ((status = ms_request_test(&receive)) == MS_AGAIN) {
             ms_comm_progress(comms[0]);
@@ -382,13 +396,13 @@ static void test_allocates_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),      cmocka_unit_test(test_options),
-        cmocka_unit_test(test_groups_refused), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_full_ring),
-        cmocka_unit_test(test_too_many),       cmocka_unit_test(test_every_operation),
-        cmocka_unit_test(test_staging_ring),   cmocka_unit_test(test_concurrent),
-        cmocka_unit_test(test_progress_threads), cmocka_unit_test(test_unattended),
-        cmocka_unit_test(test_many_callers),   cmocka_unit_test(test_allocates_nothing),
+        cmocka_unit_test(test_arguments),         cmocka_unit_test(test_options),
+        cmocka_unit_test(test_groups_refused),    cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_full_ring),         cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_every_operation),   cmocka_unit_test(test_staging_ring),
+        cmocka_unit_test(test_concurrent),        cmocka_unit_test(test_progress_threads),
+        cmocka_unit_test(test_unattended),        cmocka_unit_test(test_many_callers),
+        cmocka_unit_test(test_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 // labels: prop
 // timeout: 120
 /*
- * test_comm_schedule.c - thousands of seeded schedules in one thread: frames, releases and streams are
- * late by random amounts, ranks are stepped in random order, and every result is still right.
+ * test_comm_schedule.c - thousands of seeded schedules in one thread: frames, releases and streams
+ * are late by random amounts, ranks are stepped in random order, and every result is still right.
  *
  * usage: test_comm_schedule [SEED]   runs one seed again
  */
@@ -89,7 +89,8 @@ static ms_status start(const operation *made, int which, ms_comm *comm, int rank
         memcpy(out, in, (size_t)made->count * unit);
         return ms_comm_broadcast(comm, out, made->count, made->dtype, made->root, request);
     case 4:
-        return ms_comm_reduce(comm, in, out, made->count, made->dtype, made->op, made->root, request);
+        return ms_comm_reduce(comm, in, out, made->count, made->dtype, made->op, made->root,
+                              request);
     case 5:
         return ms_comm_all_to_all(comm, in, out, made->count / size, made->dtype, request);
     default:
@@ -163,15 +164,16 @@ typedef struct stepped_rank {
 } stepped_rank;
 
 /* One step of one rank: starts its next operation or tests one of those under way. */
-static ms_status step(stepped_rank *own, int rank, int size, const operation *made, uint64_t *random) {
+static ms_status step(stepped_rank *own, int rank, int size, const operation *made,
+                      uint64_t *random) {
     if (own->started < OPERATIONS && draw(random) % 3 == 0) {
         int which = own->started++;
         if (made[which].on_group && rank % 2 == 0) {
             own->left--;
             return MS_OK;
         }
-        return start(&made[which], which, made[which].on_group ? own->group : own->world, rank, size,
-                     &own->requests[which]);
+        return start(&made[which], which, made[which].on_group ? own->group : own->world, rank,
+                     size, &own->requests[which]);
     }
     int which = (int)(draw(random) % OPERATIONS);
     if (which < own->started && own->requests[which] != NULL) {
@@ -191,7 +193,8 @@ static const char *run_schedule(uint64_t seed, uint64_t *steps) {
     int size = 2 + (int)(draw(&random) % (RANKS_LIMIT - 1));
     ms_loop_schedule schedule = {.seed = seed + 1,
                                  .delay_max = (int)(draw(&random) % 6),
-                                 .stream_bytes = draw(&random) % 3 == 0 ? 0 : 1 + (int)(draw(&random) % 4000),
+                                 .stream_bytes =
+                                     draw(&random) % 3 == 0 ? 0 : 1 + (int)(draw(&random) % 4000),
                                  .staged = draw(&random) % 4 == 0};
     ms_comm *worlds[RANKS_LIMIT];
     stepped_rank ranks[RANKS_LIMIT] = {0};

@@ -12,9 +12,15 @@
 #include "conformance.h"
 #include "ranks.h"
 
-static int all_registered(ms_comm *comm) { return conform_all(comm, true) ? 0 : 1; }
-static int all_plain(ms_comm *comm) { return conform_all(comm, false) ? 0 : 1; }
-static int concurrent(ms_comm *comm) { return conform_concurrent(comm) ? 0 : 1; }
+static int all_registered(ms_comm *comm) {
+    return conform_all(comm, true) ? 0 : 1;
+}
+static int all_plain(ms_comm *comm) {
+    return conform_all(comm, false) ? 0 : 1;
+}
+static int concurrent(ms_comm *comm) {
+    return conform_concurrent(comm) ? 0 : 1;
+}
 
 static void test_every_operation(void **state) {
     (void)state;
@@ -61,7 +67,8 @@ static bool churn_memory(ms_comm *comm) {
         for (int i = 0; i < 5000; i++) {
             values[rank * 5000 + i] = rank * 1000000 + round * 10000 + i;
         }
-        CONFORM_OK(comm, ms_comm_all_gather(comm, values + rank * 5000, values, counts, MS_I32, NULL));
+        CONFORM_OK(comm,
+                   ms_comm_all_gather(comm, values + rank * 5000, values, counts, MS_I32, NULL));
         for (int i = 0; i < size * 5000; i++) {
             CONFORM(comm, values[i] == i / 5000 * 1000000 + round * 10000 + i % 5000,
                     "round %d element %d is %d", round, i, values[i]);
@@ -71,7 +78,9 @@ static bool churn_memory(ms_comm *comm) {
     CONFORM(comm, ms_comm_memory_bytes(comm) == 0, "bytes are still counted");
     return true;
 }
-static int churn(ms_comm *comm) { return churn_memory(comm) ? 0 : 1; }
+static int churn(ms_comm *comm) {
+    return churn_memory(comm) ? 0 : 1;
+}
 
 static void test_memory_comes_and_goes(void **state) {
     (void)state;
@@ -90,7 +99,9 @@ static bool long_run(ms_comm *comm) {
     CONFORM(comm, ms_memory_counters_get().calls == calls_before, "memory was allocated");
     return true;
 }
-static int many_operations(ms_comm *comm) { return long_run(comm) ? 0 : 1; }
+static int many_operations(ms_comm *comm) {
+    return long_run(comm) ? 0 : 1;
+}
 
 static void test_many_operations(void **state) {
     (void)state;
@@ -169,8 +180,8 @@ static void test_bad_environment(void **state) {
     setenv("MS_LAUNCH_LIFELINE", "0", 1);
     assert_int_equal(ms_comm_create(NULL, &comm), MS_ERR_CONFIG);
     assert_non_null(strstr(ms_error_detail(), "MS_LAUNCH_PEERS"));
-    static const char *const names[] = {"RANK", "SIZE", "JOB", "EPOCH", "PID", "MAILBOX", "LIFELINE",
-                                        "PEERS"};
+    static const char *const names[] = {"RANK", "SIZE",    "JOB",      "EPOCH",
+                                        "PID",  "MAILBOX", "LIFELINE", "PEERS"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char name[40];
         snprintf(name, sizeof name, "MS_LAUNCH_%s", names[i]);

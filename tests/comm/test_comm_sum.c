@@ -116,7 +116,8 @@ static void test_copy_stream(void **state) {
         for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
             for (size_t shift = 0; shift < 3; shift++) {
                 memset(to, 0xee, sizeof to);
-                ms__sum_kernels_for((ms_isa)isa)->copy_stream(to + 7 * shift, from + shift, lengths[l]);
+                ms__sum_kernels_for((ms_isa)isa)
+                    ->copy_stream(to + 7 * shift, from + shift, lengths[l]);
                 assert_memory_equal(to + 7 * shift, from + shift, lengths[l]);
                 assert_int_equal(to[7 * shift + lengths[l]], 0xee);
             }
@@ -134,12 +135,9 @@ static void test_unsupported(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref),
-        cmocka_unit_test(test_avx2),
-        cmocka_unit_test(test_avx512),
-        cmocka_unit_test(test_conversions_agree),
-        cmocka_unit_test(test_copy_stream),
-        cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_ref),         cmocka_unit_test(test_avx2),
+        cmocka_unit_test(test_avx512),      cmocka_unit_test(test_conversions_agree),
+        cmocka_unit_test(test_copy_stream), cmocka_unit_test(test_unsupported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 // labels: unit
 /*
- * test_transport.c - frames, streams and failure on the transport itself: full rings, wrapped records,
- * growing and staged streams, and what a peer with wrong memory can do.
+ * test_transport.c - frames, streams and failure on the transport itself: full rings, wrapped
+ * records, growing and staged streams, and what a peer with wrong memory can do.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,8 +51,8 @@ static void test_frames_in_order(void **state) {
             memset(payload, (int)(sent & 0xff), bytes);
             ms_frame frame = frame_of(sent, bytes);
             ms_outgoing outgoing;
-            ms_status status = p.ops->post(p.ranks[0], 1, &frame, payload, bytes, MS_NET_POST_INLINE,
-                                           &outgoing);
+            ms_status status =
+                p.ops->post(p.ranks[0], 1, &frame, payload, bytes, MS_NET_POST_INLINE, &outgoing);
             if (status == MS_AGAIN) {
                 was_full = true;
                 break;
@@ -138,15 +138,16 @@ static void test_streams_run_out(void **state) {
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i <= MS_NET_STREAMS_MAX; i++) {
             ms_frame frame = frame_of((uint64_t)i, sizeof bytes);
-            ms_status status = p.ops->post(p.ranks[0], 1, &frame, bytes, sizeof bytes,
-                                           i % 2 == 0 ? 0 : MS_NET_POST_INLINE | MS_NET_POST_ACKNOWLEDGE,
-                                           &outgoing[i]);
+            ms_status status = p.ops->post(
+                p.ranks[0], 1, &frame, bytes, sizeof bytes,
+                i % 2 == 0 ? 0 : MS_NET_POST_INLINE | MS_NET_POST_ACKNOWLEDGE, &outgoing[i]);
             assert_int_equal(status, i < MS_NET_STREAMS_MAX ? MS_OK : MS_AGAIN);
         }
         int count = 0;
         while (p.ops->poll(p.ranks[1], 0, &incoming, payload)) {
             const uint8_t *unused;
-            assert_true(incoming.inline_bytes > 0 || p.ops->peek(p.ranks[1], &incoming, &unused) == 64);
+            assert_true(incoming.inline_bytes > 0 ||
+                        p.ops->peek(p.ranks[1], &incoming, &unused) == 64);
             p.ops->consume(p.ranks[1], &incoming, sizeof bytes);
             count++;
         }
@@ -180,22 +181,41 @@ static void test_failure_is_kept(void **state) {
     close_pair(&p);
 }
 
-/* ---- A peer's memory that cannot be right -------------------------------------------------------- */
+/* ---- A peer's memory that cannot be right
+ * -------------------------------------------------------- */
 
 typedef void (*spoiler)(ms__exchange *victim);
 
 static uint32_t *record_words(ms__exchange *victim) {
     return (uint32_t *)(void *)victim->own->inbox[0].ring;
 }
-static void spoil_length(ms__exchange *victim) { record_words(victim)[0] = 0x7fffffe0; }
-static void spoil_zero(ms__exchange *victim) { record_words(victim)[0] = 0; }
-static void spoil_odd(ms__exchange *victim) { record_words(victim)[0] = 97; }
-static void spoil_type(ms__exchange *victim) { record_words(victim)[1] = 9; }
-static void spoil_inline(ms__exchange *victim) { record_words(victim)[1] = 1 | 60000u << 16; }
-static void spoil_pad(ms__exchange *victim) { record_words(victim)[1] = 2; }
-static void spoil_stream(ms__exchange *victim) { record_words(victim)[5] = MS_NET_STREAMS_MAX; }
-static void spoil_negative(ms__exchange *victim) { record_words(victim)[5] = 0x80000000u; }
-static void spoil_window(ms__exchange *victim) { record_words(victim)[6] = 12345; }
+static void spoil_length(ms__exchange *victim) {
+    record_words(victim)[0] = 0x7fffffe0;
+}
+static void spoil_zero(ms__exchange *victim) {
+    record_words(victim)[0] = 0;
+}
+static void spoil_odd(ms__exchange *victim) {
+    record_words(victim)[0] = 97;
+}
+static void spoil_type(ms__exchange *victim) {
+    record_words(victim)[1] = 9;
+}
+static void spoil_inline(ms__exchange *victim) {
+    record_words(victim)[1] = 1 | 60000u << 16;
+}
+static void spoil_pad(ms__exchange *victim) {
+    record_words(victim)[1] = 2;
+}
+static void spoil_stream(ms__exchange *victim) {
+    record_words(victim)[5] = MS_NET_STREAMS_MAX;
+}
+static void spoil_negative(ms__exchange *victim) {
+    record_words(victim)[5] = 0x80000000u;
+}
+static void spoil_window(ms__exchange *victim) {
+    record_words(victim)[6] = 12345;
+}
 static void spoil_tail(ms__exchange *victim) {
     atomic_store(&victim->own->inbox[0].tail, MS__RING_BYTES * 3);
 }
@@ -205,8 +225,8 @@ static void spoil_backwards(ms__exchange *victim) {
 
 static void test_malformed_records(void **state) {
     (void)state;
-    static const spoiler spoilers[] = {spoil_length, spoil_zero,     spoil_odd,    spoil_type,
-                                       spoil_inline, spoil_pad,      spoil_stream, spoil_negative,
+    static const spoiler spoilers[] = {spoil_length, spoil_zero,      spoil_odd,    spoil_type,
+                                       spoil_inline, spoil_pad,       spoil_stream, spoil_negative,
                                        spoil_window, spoil_backwards, spoil_tail};
     for (size_t i = 0; i < sizeof spoilers / sizeof *spoilers; i++) {
         pair p = open_pair(false);
@@ -215,7 +235,8 @@ static void test_malformed_records(void **state) {
         ms_outgoing outgoing;
         ms_incoming incoming;
         ms_net_failure seen;
-        assert_int_equal(p.ops->post(p.ranks[0], 1, &frame, bytes, sizeof bytes, 0, &outgoing), MS_OK);
+        assert_int_equal(p.ops->post(p.ranks[0], 1, &frame, bytes, sizeof bytes, 0, &outgoing),
+                         MS_OK);
         spoilers[i]((ms__exchange *)p.ranks[1]);
         assert_false(p.ops->poll(p.ranks[1], 0, &incoming, payload));
         p.ops->failure(p.ranks[0], &seen);
@@ -236,7 +257,8 @@ static void test_malformed_stream(void **state) {
         ms_incoming incoming;
         const uint8_t *unused;
         bool moved;
-        assert_int_equal(p.ops->post(p.ranks[0], 1, &frame, bytes, sizeof bytes, 0, &outgoing), MS_OK);
+        assert_int_equal(p.ops->post(p.ranks[0], 1, &frame, bytes, sizeof bytes, 0, &outgoing),
+                         MS_OK);
         assert_true(p.ops->poll(p.ranks[1], 0, &incoming, payload));
         ms__exchange *sender = (ms__exchange *)p.ranks[0];
         ms__stream *stream = ms__control_stream(sender->own, 1, outgoing.stream);
@@ -276,7 +298,8 @@ static void test_random_records(void **state) {
     }
 }
 
-/* ---- Sleeping ------------------------------------------------------------------------------------ */
+/* ---- Sleeping
+ * ------------------------------------------------------------------------------------ */
 
 static void *wake_later(void *context) {
     pair *p = context;
@@ -336,11 +359,16 @@ static void test_departed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frames_in_order),   cmocka_unit_test(test_direct_stream),
-        cmocka_unit_test(test_staged_stream),     cmocka_unit_test(test_streams_run_out),
-        cmocka_unit_test(test_failure_is_kept),   cmocka_unit_test(test_malformed_records),
-        cmocka_unit_test(test_malformed_stream),  cmocka_unit_test(test_random_records),
-        cmocka_unit_test(test_sleep),             cmocka_unit_test(test_departed),
+        cmocka_unit_test(test_frames_in_order),
+        cmocka_unit_test(test_direct_stream),
+        cmocka_unit_test(test_staged_stream),
+        cmocka_unit_test(test_streams_run_out),
+        cmocka_unit_test(test_failure_is_kept),
+        cmocka_unit_test(test_malformed_records),
+        cmocka_unit_test(test_malformed_stream),
+        cmocka_unit_test(test_random_records),
+        cmocka_unit_test(test_sleep),
+        cmocka_unit_test(test_departed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
