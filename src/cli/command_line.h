@@ -14,6 +14,7 @@ enum {
     MS_EXIT_FAILURE = 1,
     MS_EXIT_USAGE = 2,
     MS_EXIT_STOPPED = 3, /* a signal asked a run to stop; its state is saved */
+    MS_EXIT_PEER = 4,    /* of a rank, seen by its launcher only: another rank failed first */
 };
 
 /* Prints "mindspeed: error: <sentence>" on one line of stderr; returns the exit status. */

@@ -118,6 +118,7 @@ static int launch(const train_arguments *arguments, int argc, char **argv) {
     options.ranks = (int)arguments->ranks;
     options.argv = again;
     options.stop_status = MS_EXIT_STOPPED;
+    options.peer_status = MS_EXIT_PEER;
     int exit_status = MS_EXIT_FAILURE;
     ms_status status = ms_launch_ranks(&options, &exit_status);
     free(again);
@@ -198,7 +199,9 @@ static int run(const train_arguments *arguments) {
         status = ms_train(&options, &summary);
     }
     if (status != MS_OK) {
-        return prints_error(status, rank) ? ms_cli_fail(status) : MS_EXIT_FAILURE;
+        bool consequence = rank >= 0 && (status == MS_ERR_PEER || status == MS_ERR_ABORTED);
+        int failed = prints_error(status, rank) ? ms_cli_fail(status) : MS_EXIT_FAILURE;
+        return consequence ? MS_EXIT_PEER : failed;
     }
     if (rank <= 0 && !arguments->dry_run) {
         if (arguments->json) {

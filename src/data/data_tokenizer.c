@@ -97,6 +97,9 @@ static ms_status create_char(const char *const *inputs, int input_count, const c
     ms_text alphabet = {0};
     if (status == MS_OK) {
         status = make_char(seen, &alphabet, tokenizer);
+        if (status != MS_OK && input_count > 0) {
+            ms_error_prefix("%s%s", inputs[0], input_count > 1 ? " and what else is named" : "");
+        }
     }
     ms_text_release(&alphabet);
     ms_free(seen);

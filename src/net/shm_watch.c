@@ -41,7 +41,10 @@ static void raise_peer(ms__shm *shm, int peer, const char *what) {
 
 void ms__shm_note(ms__shm *shm, const ms__note *note, int fd) {
     for (int peer = 0; peer < shm->exchange.base.size; peer++) {
-        if (shm->sockets[peer] >= 0 && atomic_load(&shm->left[peer]) == 0) {
+        /* BYE goes to peers that have said it too: until they have stopped watching, the end of this
+         * socket without it would be a death to them. */
+        bool listens = note->type == MS__NOTE_BYE || atomic_load(&shm->left[peer]) == 0;
+        if (shm->sockets[peer] >= 0 && listens) {
             /* A peer that is gone is the watch thread's matter. */
             (void)ms__socket_send(shm->sockets[peer], note, sizeof *note, &fd, fd >= 0 ? 1 : 0,
                                   ms_clock_ns() + NOTE_LIMIT_NS);

@@ -187,7 +187,9 @@ static int death_under_way(ms_comm *comm) {
     if (ms_comm_all_reduce(comm, values, values, PIECE, MS_F32, MS_REDUCE_SUM, &request) != MS_OK) {
         return 1;
     }
-    ms_sleep_ms(200);
+    for (int i = 0; i < 5000 && ms_comm_counters_get(comm).operations == 0; i++) {
+        ms_sleep_ms(1); /* nobody here waits for it */
+    }
     ms_status status = ms_request_test(&request);
     return status == MS_ERR_PEER && request == NULL ? report_failure(comm, status) : 2;
 }
