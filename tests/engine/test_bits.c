@@ -52,6 +52,9 @@ static void same_for_any_replicas(ms_dtype compute, int64_t micro_batches) {
             expect_same(&one, &other, "replicas, no overlap");
             other.bucket_bytes = 4096;
             expect_same(&one, &other, "replicas, small buckets");
+            other.bucket_bytes = 1 << 20;
+            other.overlap = true;
+            expect_same(&one, &other, "replicas, one bucket");
         }
     }
     parity_free(&one);
