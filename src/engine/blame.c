@@ -1,9 +1,15 @@
 /*
- * blame.c - after a loss or norm that is not finite: where it began. Nothing has been updated, so the forward
- * can be run again, node by node, looking at what each one wrote; then gradients are looked at.
+ * blame.c - after a loss or norm that is not finite: where it began. Nothing has been updated, so weights are looked
+ * at, then the forward is run again, node by node, looking at what each one wrote, and at last the gradients, all of which
+ * are usually lost by then.
+ *
+ * Loss and norm are the same on every rank, so every rank is here; the one that found the earliest cause tells the others,
+ * and all fail with one sentence.
  */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "engine/engine_internal.h"
 
@@ -66,7 +72,7 @@ static const ms_tensor *tensor_of(const ms_program *program, int32_t parameter) 
     return &program->request.model->parameters[program->parameters[parameter].index].tensor;
 }
 
-static ms_status check_weights_and_gradients(ms_engine *engine) {
+static ms_status check_weights(ms_engine *engine) {
     const ms_program *program = engine->program;
     for (int32_t i = 0; i < program->parameter_count; i++) {
         const ms_program_parameter *parameter = &program->parameters[i];
@@ -79,6 +85,11 @@ static ms_status check_weights_and_gradients(ms_engine *engine) {
                            tensor_of(program, i)->name);
         }
     }
+    return MS_OK;
+}
+
+static ms_status check_gradients(ms_engine *engine) {
+    const ms_program *program = engine->program;
     for (int32_t i = 0; i < program->norm_part_count; i++) {
         const ms_norm_part *part = &program->norm_parts[i];
         const void *sum = ms__engine_address(
@@ -93,11 +104,38 @@ static ms_status check_weights_and_gradients(ms_engine *engine) {
     return MS_OK;
 }
 
-ms_status ms__engine_blame(ms_engine *engine, const ms_step_input *input) {
-    MS_TRY(check_weights_and_gradients(engine));
-    if (engine->parts == NULL) {
+/* Causes from early to late; a late one usually follows from an early one somewhere else. */
+typedef enum blame_cause { BLAME_WEIGHT, BLAME_FORWARD, BLAME_GRADIENT, BLAME_NONE } blame_cause;
+
+/* The sentence is in the error's detail, unless there is no cause here. */
+static ms_status find_cause(ms_engine *engine, const ms_step_input *input, blame_cause *cause) {
+    *cause = BLAME_WEIGHT;
+    MS_TRY(check_weights(engine));
+    *cause = BLAME_FORWARD;
+    if (engine->parts == NULL) { /* the ranks of a divided model cannot stop at different nodes */
         MS_TRY(check_forward(engine, input));
     }
-    return ms_fail(MS_ERR_NUMERIC,
-                   "the loss or the gradient norm is not finite, from another rank; no update was made");
+    *cause = BLAME_GRADIENT;
+    MS_TRY(check_gradients(engine));
+    *cause = BLAME_NONE;
+    return MS_OK;
+}
+
+ms_status ms__engine_blame(ms_engine *engine, const ms_step_input *input) {
+    char sentence[512] = "the loss or the gradient norm is not finite; no update was made";
+    blame_cause cause;
+    ms_status status = find_cause(engine, input, &cause);
+    if (status != MS_OK && status != MS_ERR_NUMERIC) {
+        return status;
+    }
+    if (status == MS_ERR_NUMERIC) {
+        snprintf(sentence, sizeof sentence, "%s", ms_error_detail());
+    }
+    if (engine->world != NULL && ms_comm_size(engine->world) > 1) {
+        int32_t own = (int32_t)cause * MS_COMM_RANKS_MAX + ms_comm_rank(engine->world), earliest;
+        MS_TRY(ms_comm_all_reduce(engine->world, &own, &earliest, 1, MS_I32, MS_REDUCE_MIN, NULL));
+        MS_TRY(ms_comm_broadcast(engine->world, sentence, (int64_t)sizeof sentence, MS_U8,
+                                 earliest % MS_COMM_RANKS_MAX, NULL));
+    }
+    return ms_fail(MS_ERR_NUMERIC, "%s", sentence);
 }

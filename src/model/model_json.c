@@ -1,8 +1,11 @@
 /*
- * model_json.c - Hugging Face's config.json in and out, for gpt2, llama, qwen2 (as llama with biases) and
- * qwen3. Facts: the configuration classes of these models in the transformers library.
+ * model_json.c - Hugging Face's config.json in and out, for gpt2, llama and qwen3. Facts: the configuration
+ * classes of these models in the transformers library.
+ *
+ * A key that changes what is computed is read or refused, never passed over.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -44,6 +47,15 @@ static ms_status read_token_id(const ms_json *json, const char *key, int64_t *id
     return MS_OK;
 }
 
+/* For what we compute in one way only. */
+static ms_status need_bool(const ms_json *json, const char *key, bool wanted) {
+    bool value;
+    MS_TRY(ms_json_get_bool(json, key, wanted, &value));
+    return value == wanted ? MS_OK
+                           : ms_fail(MS_ERR_UNSUPPORTED, "%s: %s %s is not supported", json->name,
+                                     key, value ? "true" : "false");
+}
+
 static ms_status read_gpt2(const ms_json *json, ms_model_spec *spec) {
     spec->family = MS_FAMILY_GPT2;
     MS_TRY(read_size(json, "n_layer", &spec->layers));
@@ -58,6 +70,8 @@ static ms_status read_gpt2(const ms_json *json, ms_model_spec *spec) {
     MS_TRY(ms_json_get_bool(json, "bias", true, &spec->bias));
     MS_TRY(ms_json_get_bool(json, "tie_word_embeddings", true, &spec->tied));
     MS_TRY(read_activation(json, "activation_function", "gelu_new", &spec->activation));
+    MS_TRY(need_bool(json, "scale_attn_weights", true));
+    MS_TRY(need_bool(json, "scale_attn_by_inverse_layer_idx", false));
     spec->kv_heads = spec->heads;
     if (spec->hidden % spec->heads != 0) {
         return ms_fail(MS_ERR_CONFIG, "%s: n_embd %" PRId64 " is not a multiple of n_head %" PRId64,
@@ -67,33 +81,52 @@ static ms_status read_gpt2(const ms_json *json, ms_model_spec *spec) {
     return MS_OK;
 }
 
-static ms_status read_rope_scaling(const ms_json *json, ms_model_spec *spec) {
-    const json_t *scaling = ms_json_find(json, "rope_scaling");
-    if (scaling == NULL) {
-        return MS_OK;
-    }
+static ms_status need_rope_real(const ms_json *json, const char *object, const char *name,
+                                double minimum, double *value) {
+    char key[96];
+    snprintf(key, sizeof key, "%s.%s", object, name);
+    return ms_json_need_real(json, key, minimum, 1e12, value);
+}
+
+/* `object` is rope_scaling, or rope_parameters, as newer configurations write it, with the base inside. */
+static ms_status read_rope_scaling(const ms_json *json, const char *object, ms_model_spec *spec) {
+    char key[96];
     const char *type = NULL;
-    MS_TRY(ms_json_get_string(json, "rope_scaling.rope_type", NULL, &type));
+    snprintf(key, sizeof key, "%s.rope_type", object);
+    MS_TRY(ms_json_get_string(json, key, NULL, &type));
     if (type == NULL) {
-        MS_TRY(ms_json_get_string(json, "rope_scaling.type", "default", &type));
+        snprintf(key, sizeof key, "%s.type", object);
+        MS_TRY(ms_json_get_string(json, key, "default", &type));
     }
     if (strcmp(type, "default") == 0) {
         return MS_OK;
     }
     ms_rope_scaling *out = &spec->rope_scaling;
-    MS_TRY(ms_json_need_real(json, "rope_scaling.factor", 1, 1e6, &out->factor));
-    if (strcmp(type, "linear") == 0) {
-        out->linear = true;
+    out->linear = strcmp(type, "linear") == 0;
+    if (!out->linear && strcmp(type, "llama3") != 0) {
+        return ms_fail(MS_ERR_UNSUPPORTED,
+                       "%s: %s type \"%s\" is not supported (llama3, linear, default are)",
+                       json->name, object, type);
+    }
+    MS_TRY(need_rope_real(json, object, "factor", 1, &out->factor));
+    if (out->linear) {
         return MS_OK;
     }
-    if (strcmp(type, "llama3") != 0) {
-        return ms_fail(MS_ERR_UNSUPPORTED, "%s: rope_scaling type \"%s\" is not supported (llama3, linear, default are)",
-                       json->name, type);
+    MS_TRY(need_rope_real(json, object, "low_freq_factor", 1e-6, &out->low_frequency_factor));
+    MS_TRY(need_rope_real(json, object, "high_freq_factor", 1e-6, &out->high_frequency_factor));
+    snprintf(key, sizeof key, "%s.original_max_position_embeddings", object);
+    return ms_json_need_int(json, key, 1, SIZE_MAX_JSON, &out->original_positions);
+}
+
+static ms_status read_rope(const ms_json *json, ms_model_spec *spec) {
+    MS_TRY(ms_json_get_real(json, "rope_theta", 10000, 1, 1e12, &spec->rope_theta));
+    if (ms_json_find(json, "rope_parameters") != NULL) {
+        MS_TRY(ms_json_get_real(json, "rope_parameters.rope_theta", spec->rope_theta, 1, 1e12,
+                                &spec->rope_theta));
+        MS_TRY(read_rope_scaling(json, "rope_parameters", spec));
     }
-    MS_TRY(ms_json_need_real(json, "rope_scaling.low_freq_factor", 1e-6, 1e6, &out->low_frequency_factor));
-    MS_TRY(ms_json_need_real(json, "rope_scaling.high_freq_factor", 1e-6, 1e6, &out->high_frequency_factor));
-    return ms_json_need_int(json, "rope_scaling.original_max_position_embeddings", 1, SIZE_MAX_JSON,
-                            &out->original_positions);
+    return ms_json_find(json, "rope_scaling") != NULL ? read_rope_scaling(json, "rope_scaling", spec)
+                                                      : MS_OK;
 }
 
 static ms_status read_llama(const ms_json *json, const char *type, ms_model_spec *spec) {
@@ -108,17 +141,13 @@ static ms_status read_llama(const ms_json *json, const char *type, ms_model_spec
     MS_TRY(ms_json_get_int(json, "head_dim", qwen3 ? 128 : spec->hidden / spec->heads, 1, 4096,
                            &spec->head_size));
     MS_TRY(ms_json_get_real(json, "rms_norm_eps", 1e-6, 0, 1, &spec->norm_epsilon));
-    MS_TRY(ms_json_get_real(json, "rope_theta", 10000, 1, 1e12, &spec->rope_theta));
     MS_TRY(ms_json_get_real(json, "attention_dropout", 0, 0, 0.99, &spec->attention_dropout));
     MS_TRY(ms_json_get_bool(json, "attention_bias", false, &spec->attention_bias));
-    bool mlp_bias;
-    MS_TRY(ms_json_get_bool(json, "mlp_bias", false, &mlp_bias));
-    if (mlp_bias) {
-        return ms_fail(MS_ERR_UNSUPPORTED, "%s: mlp_bias true is not supported", json->name);
-    }
+    MS_TRY(need_bool(json, "mlp_bias", false));
+    MS_TRY(need_bool(json, "use_sliding_window", false));
     MS_TRY(ms_json_get_bool(json, "tie_word_embeddings", false, &spec->tied));
     MS_TRY(read_activation(json, "hidden_act", "silu", &spec->activation));
-    return read_rope_scaling(json, spec);
+    return read_rope(json, spec);
 }
 
 static ms_status read_spec(const ms_json *json, ms_model_spec *spec) {

@@ -24,6 +24,15 @@ static const fix_candidate candidates[] = {
     {8, true, MS_RECOMPUTE_FULL, 1},      {8, true, MS_RECOMPUTE_FULL, 4},
 };
 
+/* MS_AUTO when the request's groups are what auto makes; else they were asked for, and a fix keeps them. */
+static int64_t groups_of(const ms_reduction *reduction) {
+    ms_reduction automatic;
+    bool same = ms_reduction_make(reduction->micro_batches, reduction->replicas, MS_AUTO,
+                                  &automatic) == MS_OK &&
+                automatic.groups == reduction->groups;
+    return same ? MS_AUTO : reduction->groups;
+}
+
 /* Turns a request into the candidate's; false when it cannot be had (or is no change). */
 static bool apply(const fix_candidate *candidate, int64_t ranks_max, ms_program_request *request,
                   ms_layout *layout) {
@@ -45,7 +54,8 @@ static bool apply(const fix_candidate *candidate, int64_t ranks_max, ms_program_
         return false;
     }
     request->micro_batches = global / replicas;
-    return ms_reduction_make(global, replicas, MS_AUTO, &request->reduction) == MS_OK;
+    int64_t groups = groups_of(&request->reduction);
+    return ms_reduction_make(global, replicas, groups, &request->reduction) == MS_OK;
 }
 
 static void describe(const fix_candidate *candidate, const ms_program_request *from,
@@ -79,6 +89,27 @@ static void describe(const fix_candidate *candidate, const ms_program_request *f
                                                               : "smaller matmuls");
 }
 
+/* Bytes of the rank that needs the most; above limit_bytes as soon as one does. SIZE_MAX: cannot be lowered. */
+static size_t most_bytes(const ms_program_request *tried, ms_layout *layout, size_t limit_bytes) {
+    size_t most = 0;
+    int64_t ranks = ms_mesh_ranks(&layout->mesh);
+    /* Stages hold other layers, replicas slices of other sizes; ranks of the tensor axis are alike. */
+    for (int64_t rank = 0; rank < ranks && most <= limit_bytes; rank++) {
+        layout->rank = rank;
+        layout->at = ms_mesh_coordinates(&layout->mesh, rank);
+        if (layout->at.at[MS_AXIS_TENSOR] > 0) {
+            continue;
+        }
+        ms_program *program;
+        if (ms_program_create(tried, &program) != MS_OK) {
+            return SIZE_MAX; /* what cannot be lowered is no fix */
+        }
+        most = program->memory.total_bytes > most ? program->memory.total_bytes : most;
+        ms_program_destroy(program);
+    }
+    return most;
+}
+
 ms_status ms_plan_cheapest_fix(const ms_program_request *request, size_t limit_bytes,
                                int64_t ranks_max, ms_fix *fix) {
     *fix = (ms_fix){0};
@@ -89,12 +120,7 @@ ms_status ms_plan_cheapest_fix(const ms_program_request *request, size_t limit_b
         if (!apply(&candidates[i], ranks_max, &tried, &layout)) {
             continue;
         }
-        ms_program *program;
-        if (ms_program_create(&tried, &program) != MS_OK) {
-            continue; /* what cannot be lowered is no fix */
-        }
-        size_t bytes = program->memory.total_bytes;
-        ms_program_destroy(program);
+        size_t bytes = most_bytes(&tried, &layout, limit_bytes);
         if (bytes <= limit_bytes) {
             describe(&candidates[i], request, &tried, fix);
             fix->total_bytes = bytes;
@@ -113,18 +139,21 @@ ms_status ms_plan_check_fit(const ms_program *program, size_t limit_bytes, int64
     }
     ms_fix fix;
     MS_TRY(ms_plan_cheapest_fix(&program->request, limit_bytes, ranks_max, &fix));
-    char need[32], limit[32], with[32];
+    char who[48] = "each rank needs", need[32], limit[32], with[32];
+    if (program->layout.mesh.size[MS_AXIS_PIPELINE] > 1) { /* stages differ */
+        snprintf(who, sizeof who, "rank %" PRId64 " needs", program->layout.rank);
+    }
     ms_format_bytes(needed, need, sizeof need);
     ms_format_bytes(limit_bytes, limit, sizeof limit);
     if (fix.change[0] == '\0') {
         return ms_fail(MS_ERR_MEMORY_LIMIT,
-                       "each rank needs %zu bytes (%s), run.memory_limit_mib allows %zu (%s); "
+                       "%s %zu bytes (%s), run.memory_limit_mib allows %zu (%s); "
                        "nothing tried fits: use more ranks or a smaller model",
-                       needed, need, limit_bytes, limit);
+                       who, needed, need, limit_bytes, limit);
     }
     return ms_fail(MS_ERR_MEMORY_LIMIT,
-                   "each rank needs %zu bytes (%s), run.memory_limit_mib allows %zu (%s); cheapest "
+                   "%s %zu bytes (%s), run.memory_limit_mib allows %zu (%s); cheapest "
                    "fix: %s (then %zu bytes, %s, per rank; %s)",
-                   needed, need, limit_bytes, limit, fix.change, fix.total_bytes,
+                   who, needed, need, limit_bytes, limit, fix.change, fix.total_bytes,
                    ms_format_bytes(fix.total_bytes, with, sizeof with), fix.cost);
 }

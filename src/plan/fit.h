@@ -10,6 +10,8 @@
 
 #include "program/program.h"
 
+#define MS_FIT_SENTENCE_BYTES 512 /* of a refusal, in full */
+
 typedef struct ms_fix {
     char change[160]; /* "--ranks 2 --set parallel.zero=1"; empty: none was found */
     char cost[96];    /* "about 30 % more computing" */

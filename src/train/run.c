@@ -41,7 +41,7 @@ static ms_status run_session(ms_config *config, ms_comm *comm, const ms_train_op
 /* What every rank finds by itself, at the same place: nobody has to be told. */
 static bool found_by_all(ms_status status) {
     return status == MS_ERR_CONFIG || status == MS_ERR_MEMORY_LIMIT ||
-           status == MS_ERR_UNSUPPORTED || status == MS_ERR_ARGUMENT;
+           status == MS_ERR_UNSUPPORTED || status == MS_ERR_ARGUMENT || status == MS_ERR_NUMERIC;
 }
 
 static ms_status run_with_comm(ms_config *config, const ms_train_options *options,

@@ -139,6 +139,32 @@ static ms_status open_layout(ms_session *session) {
     return MS_OK;
 }
 
+/*
+ * Pipeline stages need different amounts: the rank that needs the most decides for all, so that all refuse together and
+ * with its sentence. (One that left alone would be a dead peer to the others, and nobody would say why.)
+ */
+static ms_status check_fit(ms_session *session) {
+    struct {
+        int32_t status;
+        char sentence[MS_FIT_SENTENCE_BYTES];
+    } verdict;
+    int64_t needed = (int64_t)session->program->memory.total_bytes, most;
+    MS_TRY(ms_comm_all_reduce(session->comm, &needed, &most, 1, MS_I64, MS_REDUCE_MAX, NULL));
+    int32_t candidate = needed == most ? session->rank : session->ranks, neediest;
+    MS_TRY(ms_comm_all_reduce(session->comm, &candidate, &neediest, 1, MS_I32, MS_REDUCE_MIN, NULL));
+    memset(&verdict, 0, sizeof verdict);
+    if (session->rank == neediest) {
+        verdict.status = (int32_t)ms_plan_check_fit(
+            session->program, (size_t)session->run->memory_limit_mib << 20, MS_COMM_RANKS_MAX);
+        if (verdict.status != MS_OK) {
+            snprintf(verdict.sentence, sizeof verdict.sentence, "%s", ms_error_detail());
+        }
+    }
+    MS_TRY(ms_comm_broadcast(session->comm, &verdict, (int64_t)sizeof verdict, MS_U8, neediest, NULL));
+    return verdict.status == MS_OK ? MS_OK
+                                   : ms_fail((ms_status)verdict.status, "%s", verdict.sentence);
+}
+
 static ms_status open_program(ms_session *session) {
     ms_program_request request = {.model = session->model,
                                   .layout = &session->layout,
@@ -154,8 +180,7 @@ static ms_status open_program(ms_session *session) {
                                   .seed = (uint64_t)session->train->seed,
                                   .device = session->device};
     MS_TRY(ms_program_create(&request, &session->program));
-    return ms_plan_check_fit(session->program, (size_t)session->run->memory_limit_mib << 20,
-                             MS_COMM_RANKS_MAX);
+    return check_fit(session);
 }
 
 static ms_status print_plan(const ms_session *session) {
