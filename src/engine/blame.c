@@ -1,10 +1,10 @@
 /*
- * blame.c - after a loss or norm that is not finite: where it began. Nothing has been updated, so weights are looked
- * at, then the forward is run again, node by node, looking at what each one wrote, and at last the gradients, all of which
- * are usually lost by then.
+ * blame.c - after a loss or norm that is not finite: where it began. Nothing has been updated, so
+ * weights are looked at, then the forward is run again, node by node, looking at what each one
+ * wrote, and at last the gradients, all of which are usually lost by then.
  *
- * Loss and norm are the same on every rank, so every rank is here; the one that found the earliest cause tells the others,
- * and all fail with one sentence.
+ * Loss and norm are the same on every rank, so every rank is here; the one that found the earliest
+ * cause tells the others, and all fail with one sentence.
  */
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * model_json.c - Hugging Face's config.json in and out, for gpt2, llama and qwen3. Facts: the configuration
- * classes of these models in the transformers library.
+ * model_json.c - Hugging Face's config.json in and out, for gpt2, llama and qwen3. Facts: the
+ * configuration classes of these models in the transformers library.
  *
  * A key that changes what is computed is read or refused, never passed over.
  */
@@ -88,7 +88,8 @@ static ms_status need_rope_real(const ms_json *json, const char *object, const c
     return ms_json_need_real(json, key, minimum, 1e12, value);
 }
 
-/* `object` is rope_scaling, or rope_parameters, as newer configurations write it, with the base inside. */
+/* `object` is rope_scaling, or rope_parameters, as newer configurations write it, with the base
+ * inside. */
 static ms_status read_rope_scaling(const ms_json *json, const char *object, ms_model_spec *spec) {
     char key[96];
     const char *type = NULL;
@@ -125,8 +126,8 @@ static ms_status read_rope(const ms_json *json, ms_model_spec *spec) {
                                 &spec->rope_theta));
         MS_TRY(read_rope_scaling(json, "rope_parameters", spec));
     }
-    return ms_json_find(json, "rope_scaling") != NULL ? read_rope_scaling(json, "rope_scaling", spec)
-                                                      : MS_OK;
+    bool scaled = ms_json_find(json, "rope_scaling") != NULL;
+    return scaled ? read_rope_scaling(json, "rope_scaling", spec) : MS_OK;
 }
 
 static ms_status read_llama(const ms_json *json, const char *type, ms_model_spec *spec) {

@@ -1,4 +1,7 @@
-/* fit.c - see fit.h. Main path: train/setup.c lowers a program and asks here before anything is allocated. */
+/*
+ * fit.c - see fit.h. Main path: train/session.c lowers a program and asks here before anything is
+ * allocated.
+ */
 #include "plan/fit.h"
 
 #include <inttypes.h>
@@ -24,7 +27,8 @@ static const fix_candidate candidates[] = {
     {8, true, MS_RECOMPUTE_FULL, 1},      {8, true, MS_RECOMPUTE_FULL, 4},
 };
 
-/* MS_AUTO when the request's groups are what auto makes; else they were asked for, and a fix keeps them. */
+/* MS_AUTO when the request's groups are what auto makes; else they were asked for, and a fix keeps
+ * them. */
 static int64_t groups_of(const ms_reduction *reduction) {
     ms_reduction automatic;
     bool same = ms_reduction_make(reduction->micro_batches, reduction->replicas, MS_AUTO,
@@ -89,11 +93,12 @@ static void describe(const fix_candidate *candidate, const ms_program_request *f
                                                               : "smaller matmuls");
 }
 
-/* Bytes of the rank that needs the most; above limit_bytes as soon as one does. SIZE_MAX: cannot be lowered. */
+/* Bytes of the rank that needs the most; above limit_bytes as soon as one does. SIZE_MAX: cannot be
+ * lowered. */
 static size_t most_bytes(const ms_program_request *tried, ms_layout *layout, size_t limit_bytes) {
     size_t most = 0;
     int64_t ranks = ms_mesh_ranks(&layout->mesh);
-    /* Stages hold other layers, replicas slices of other sizes; ranks of the tensor axis are alike. */
+    /* Stages hold other layers, replicas slices of other sizes; tensor ranks are alike. */
     for (int64_t rank = 0; rank < ranks && most <= limit_bytes; rank++) {
         layout->rank = rank;
         layout->at = ms_mesh_coordinates(&layout->mesh, rank);

@@ -143,6 +143,10 @@ static ms_status run(loop_state *loop) {
         MS_TRY(agree_to_stop(session, &stop));
         if (stop) {
             loop->result.stopped = true;
+            if (session->checkpoint->dir == NULL && session->rank == 0) {
+                ms_metrics_break_line(loop->metrics);
+                ms_log_warn("stopped on request; nothing is saved, as checkpoint.dir is not set");
+            }
             return save(loop, true);
         }
         MS_TRY(update(loop, first));

@@ -140,29 +140,36 @@ static ms_status open_layout(ms_session *session) {
 }
 
 /*
- * Pipeline stages need different amounts: the rank that needs the most decides for all, so that all refuse together and
- * with its sentence. (One that left alone would be a dead peer to the others, and nobody would say why.)
+ * All ranks fail with the first failing rank's sentence, or none does. For what only some of them
+ * can find: one that left alone would be a dead peer to the others, and nobody would say why.
  */
-static ms_status check_fit(ms_session *session) {
+static ms_status agree(const ms_session *session, ms_status status) {
     struct {
         int32_t status;
         char sentence[MS_FIT_SENTENCE_BYTES];
     } verdict;
+    int32_t own = status == MS_OK ? session->ranks : session->rank, first;
+    memset(&verdict, 0, sizeof verdict);
+    if (status != MS_OK) {
+        verdict.status = (int32_t)status;
+        snprintf(verdict.sentence, sizeof verdict.sentence, "%s", ms_error_detail());
+    }
+    MS_TRY(ms_comm_all_reduce(session->comm, &own, &first, 1, MS_I32, MS_REDUCE_MIN, NULL));
+    if (first == session->ranks) {
+        return MS_OK;
+    }
+    MS_TRY(ms_comm_broadcast(session->comm, &verdict, (int64_t)sizeof verdict, MS_U8, first, NULL));
+    return ms_fail((ms_status)verdict.status, "%s", verdict.sentence);
+}
+
+/* Pipeline stages need different amounts: the rank that needs the most is looked at. */
+static ms_status check_fit(const ms_session *session) {
     int64_t needed = (int64_t)session->program->memory.total_bytes, most;
     MS_TRY(ms_comm_all_reduce(session->comm, &needed, &most, 1, MS_I64, MS_REDUCE_MAX, NULL));
-    int32_t candidate = needed == most ? session->rank : session->ranks, neediest;
-    MS_TRY(ms_comm_all_reduce(session->comm, &candidate, &neediest, 1, MS_I32, MS_REDUCE_MIN, NULL));
-    memset(&verdict, 0, sizeof verdict);
-    if (session->rank == neediest) {
-        verdict.status = (int32_t)ms_plan_check_fit(
-            session->program, (size_t)session->run->memory_limit_mib << 20, MS_COMM_RANKS_MAX);
-        if (verdict.status != MS_OK) {
-            snprintf(verdict.sentence, sizeof verdict.sentence, "%s", ms_error_detail());
-        }
-    }
-    MS_TRY(ms_comm_broadcast(session->comm, &verdict, (int64_t)sizeof verdict, MS_U8, neediest, NULL));
-    return verdict.status == MS_OK ? MS_OK
-                                   : ms_fail((ms_status)verdict.status, "%s", verdict.sentence);
+    size_t limit = (size_t)session->run->memory_limit_mib << 20;
+    bool looks = needed == most; /* several may: they find the same */
+    return agree(session, looks ? ms_plan_check_fit(session->program, limit, MS_COMM_RANKS_MAX)
+                                : MS_OK);
 }
 
 static ms_status open_program(ms_session *session) {
@@ -179,7 +186,7 @@ static ms_status open_program(ms_session *session) {
                                   .bucket_bytes = (size_t)session->comm_config->bucket_mib << 20,
                                   .seed = (uint64_t)session->train->seed,
                                   .device = session->device};
-    MS_TRY(ms_program_create(&request, &session->program));
+    MS_TRY(agree(session, ms_program_create(&request, &session->program)));
     return check_fit(session);
 }
 

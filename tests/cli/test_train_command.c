@@ -1,8 +1,9 @@
 // labels: cli
 // timeout: 120
 /*
- * test_train_command.c - the command that users type: the same numbers for any number of ranks, killed and resumed, stopped
- * by a signal; and for each of their mistakes one line that says what to do, with nothing lost.
+ * test_train_command.c - the command that users type: the same numbers for any number of ranks,
+ * killed and resumed, stopped by a signal; and for each of their mistakes one line that says what
+ * to do, with nothing lost.
  */
 #include "cli/train_run.h"
 
@@ -165,7 +166,9 @@ typedef struct mistake {
 } mistake;
 
 static const mistake mistakes[] = {
-    {"unknown key", {"--set", "model.hiden=64"}, {"--set model.hiden=64", "unknown key", "\"hidden\""}},
+    {"unknown key",
+     {"--set", "model.hiden=64"},
+     {"--set model.hiden=64", "unknown key", "\"hidden\""}},
     {"unknown section", {"--set", "modell.hidden=64"}, {"modell", "\"model\""}},
     {"out of range", {"--set", "model.layers=0"}, {"model.layers", "\"0\"", "from 1 to 100000"}},
     {"no number", {"--set", "train.steps=many"}, {"train.steps", "\"many\"", "whole number"}},
@@ -189,7 +192,9 @@ static const mistake mistakes[] = {
     {"more ranks than samples",
      {"--ranks", "4", "--set", "data.train=@/two.txt"},
      {"4 replicas", "only 2 samples of 32 tokens"}},
-    {"another model", {"--set", "model.hidden=64"}, {"@/ranks_1/step-", "another model", "[256, 64]"}},
+    {"another model",
+     {"--set", "model.hidden=64"},
+     {"@/ranks_1/step-", "another model", "[256, 64]"}},
     {"another model, ranks",
      {"--ranks", "2", "--set", "model.hidden=64"},
      {"@/ranks_1/step-", "another model", "[256, 64]"}},
@@ -225,8 +230,8 @@ static void check_mistake(const mistake *made) {
     train_start_list(&process, dir, words, count);
     int status = train_wait(&process);
     const char *end = strchr(process.err, '\n');
-    bool one_line = end != NULL && end[1] == '\0' &&
-                    strncmp(process.err, "mindspeed: error: ", 18) == 0;
+    bool one_line =
+        end != NULL && end[1] == '\0' && strncmp(process.err, "mindspeed: error: ", 18) == 0;
     if (status != 1 || !one_line) {
         fail_msg("%s: status %d, stderr \"%s\"", made->what, status, process.err);
     }
@@ -260,7 +265,8 @@ static void mistakes_in_the_file_name_its_line(void **state) {
     test_path(dir, "wrong.yaml", path);
     static const char text[] = "model:\n  layers: 2\n\n  hiden: 32\n";
     test_write_file(path, text, sizeof text - 1);
-    snprintf(wanted, sizeof wanted, "%s:4: model.hiden: unknown key; did you mean \"hidden\"?", path);
+    snprintf(wanted, sizeof wanted, "%s:4: model.hiden: unknown key; did you mean \"hidden\"?",
+             path);
     check_command_fails(command_run(NULL, "train", path, NULL), 1, wanted);
     check_command_fails(command_run(NULL, "train", path, "--ranks", "2", NULL), 1, wanted);
     check_command_fails(command_run(NULL, "train", "no-such.yaml", NULL), 1, "no-such.yaml");
@@ -300,7 +306,8 @@ static void memory_limit_is_kept(void **state) {
     train_start_list(&process, dir, words, 8);
     check_status(train_wait(&process), 1);
     size_t needed = 0, limit = 0, then = 0;
-    assert_int_equal(sscanf(process.err, "mindspeed: error: each rank needs %zu bytes", &needed), 1);
+    assert_int_equal(sscanf(process.err, "mindspeed: error: each rank needs %zu bytes", &needed),
+                     1);
     sscanf(strstr(process.err, "allows "), "allows %zu", &limit);
     assert_non_null(strstr(process.err, "(then "));
     sscanf(strstr(process.err, "(then "), "(then %zu bytes", &then);
@@ -313,16 +320,20 @@ static void memory_limit_is_kept(void **state) {
     train_start_list(&process, dir, words, count);
     check_status(train_wait(&process), 0);
     assert_int_equal(train_lines(run), 2);
-    size_t planned = planned_bytes(); /* of rank 0; what was promised is of the rank that needs the most */
+    size_t planned =
+        planned_bytes(); /* of rank 0; what was promised is of the rank that needs the most */
     assert_true(planned > 0 && planned <= then);
 }
 
-/* Stages need different amounts. The one that needs more refuses, not rank 0: all must end with its sentence. */
+/* Stages need different amounts. The one that needs more refuses, not rank 0: all must end with its
+ * sentence. */
 static void memory_limit_of_another_rank(void **state) {
     (void)state;
     char run[MS_TEST_PATH_BYTES], set[MS_TEST_PATH_BYTES + 32], limit[64], needs[64];
-    const char *words[16] = {"--ranks", "2", "--set", "parallel.pipeline=2", "--set",
-                             "model.vocabulary=20000", "--set", run_at("stages", run, set)};
+    const char *words[16] = {"--ranks", "2",
+                             "--set",   "parallel.pipeline=2",
+                             "--set",   "model.vocabulary=20000",
+                             "--set",   run_at("stages", run, set)};
     words[8] = "--dry-run";
     train_start_list(&process, dir, words, 9);
     check_status(train_wait(&process), 0);
@@ -407,7 +418,8 @@ static void resumed_in_another_layout(void **state) {
     }
 }
 
-/* Numbers that overflow end the run at that step, with one line for all ranks; what was saved before is still there. */
+/* Numbers that overflow end the run at that step, with one line for all ranks; what was saved
+ * before is still there. */
 static void divergence_names_its_place(void **state) {
     (void)state;
     char run[MS_TEST_PATH_BYTES], set[MS_TEST_PATH_BYTES + 32];

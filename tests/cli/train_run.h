@@ -1,6 +1,6 @@
 /*
- * train_run.h - `mindspeed train` in the background: a configuration on disk, a process that can be watched and killed
- * while it runs, and the history that it leaves.
+ * train_run.h - `mindspeed train` in the background: a configuration on disk, a process that can be
+ * watched and killed while it runs, and the history that it leaves.
  *
  *   train_process process;
  *   train_start(&process, dir, "--ranks", "2", NULL);   the configuration of train_set_up, in dir
@@ -59,7 +59,8 @@ MS_TEST_UNUSED static void train_write_text(const char *path, int words) {
     assert_int_equal(fclose(file), 0);
 }
 
-/* dir/text.txt and dir/config.yaml: two layers of 32, eight micro-batches of one sequence, a checkpoint every 20. */
+/* dir/text.txt and dir/config.yaml: two layers of 32, eight micro-batches of one sequence, a
+ * checkpoint every 20. */
 MS_TEST_UNUSED static void train_set_up(const char *dir, int steps) {
     char path[MS_TEST_PATH_BYTES], text[MS_TEST_PATH_BYTES];
     train_write_text(test_path(dir, "text.txt", text), 4000);
@@ -124,7 +125,8 @@ MS_TEST_UNUSED static void train_read(int fd, char *bytes) {
     bytes[got > 0 ? got : 0] = '\0';
 }
 
-/* Exit status, 128 + the signal's number. A process that does not end is killed, and the test fails. */
+/* Exit status, 128 + the signal's number. A process that does not end is killed, and the test
+ * fails. */
 MS_TEST_UNUSED static int train_wait(train_process *process) {
     int status = 0;
     double limit_s = train_now_s() + TRAIN_WAIT_S;

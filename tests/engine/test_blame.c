@@ -1,7 +1,7 @@
 // labels: multi
 /*
- * test_blame.c - a loss or norm that is not finite ends the step on every rank with one sentence that names where it began,
- * whichever rank that was, and no weight is touched.
+ * test_blame.c - a loss or norm that is not finite ends the step on every rank with one sentence
+ * that names where it began, whichever rank that was, and no weight is touched.
  */
 #include <pthread.h>
 
@@ -14,31 +14,83 @@ typedef struct blame_case {
     int64_t data, tensor, pipeline;
     int zero;
     ms_dtype compute;
-    int spoiled_rank;   /* -1: all */
+    int spoiled_rank;       /* -1: all */
     const char *tensors[2]; /* set to */
     double values[2];
-    const char *part;   /* of the sentence, on every rank */
+    const char *part; /* of the sentence, on every rank */
 } blame_case;
 
 /* What overflows in fp32: 1e25 x 1e25. */
 static const blame_case blame_cases[] = {
-    {"a weight", 1, 1, 1, 0, MS_F32, 0, {"transformer.h.1.ln_2.weight"}, {INFINITY},
+    {"a weight",
+     1,
+     1,
+     1,
+     0,
+     MS_F32,
+     0,
+     {"transformer.h.1.ln_2.weight"},
+     {INFINITY},
      "weight transformer.h.1.ln_2.weight is not finite; no update"},
-    {"a weight of rank 1", 2, 1, 1, 1, MS_F32, 1, {"transformer.h.0.attn.c_attn.weight"}, {NAN},
+    {"a weight of rank 1",
+     2,
+     1,
+     1,
+     1,
+     MS_F32,
+     1,
+     {"transformer.h.0.attn.c_attn.weight"},
+     {NAN},
      "weight transformer.h.0.attn.c_attn.weight is not finite"},
-    {"a weight of the last stage", 1, 1, 2, 0, MS_F32, 1, {"transformer.ln_f.weight"}, {NAN},
+    {"a weight of the last stage",
+     1,
+     1,
+     2,
+     0,
+     MS_F32,
+     1,
+     {"transformer.ln_f.weight"},
+     {NAN},
      "weight transformer.ln_f.weight is not finite"},
-    {"a product", 1, 1, 1, 0, MS_F32, 0,
-     {"transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"}, {1e25, 1e25},
+    {"a product",
+     1,
+     1,
+     1,
+     0,
+     MS_F32,
+     0,
+     {"transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"},
+     {1e25, 1e25},
      "layer 1: the output of matmul is not finite; no update"},
-    {"a product on rank 1", 2, 1, 1, 0, MS_F32, 1,
-     {"transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"}, {1e25, 1e25},
+    {"a product on rank 1",
+     2,
+     1,
+     1,
+     0,
+     MS_F32,
+     1,
+     {"transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"},
+     {1e25, 1e25},
      "layer 1: the output of matmul is not finite"},
-    {"a product on rank 1, ZeRO, bf16", 2, 1, 1, 1, MS_BF16, 1,
-     {"transformer.h.0.mlp.c_fc.weight", "transformer.h.0.mlp.c_proj.weight"}, {1e25, 1e25},
+    {"a product on rank 1, ZeRO, bf16",
+     2,
+     1,
+     1,
+     1,
+     MS_BF16,
+     1,
+     {"transformer.h.0.mlp.c_fc.weight", "transformer.h.0.mlp.c_proj.weight"},
+     {1e25, 1e25},
      "layer 0: the output of matmul is not finite"},
-    {"gradients, divided layers", 1, 2, 1, 1, MS_F32, -1,
-     {"transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"}, {1e25, 1e25},
+    {"gradients, divided layers",
+     1,
+     2,
+     1,
+     1,
+     MS_F32,
+     -1,
+     {"transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"},
+     {1e25, 1e25},
      "the gradient of transformer."},
 };
 
@@ -85,8 +137,8 @@ static ms_status spoiled_step(blame_job *job, test_rank *rank) {
     MS_TRY(ms_engine_initialize(rank->engine, 1));
     ms_engine_piece pieces[256];
     int64_t count = ms_engine_pieces(rank->engine, MS_PIECES_WEIGHTS, pieces, 256);
-    for (int64_t i = 0; i < count && (job->test->spoiled_rank < 0 ||
-                                      job->test->spoiled_rank == job->index); i++) {
+    for (int64_t i = 0;
+         i < count && (job->test->spoiled_rank < 0 || job->test->spoiled_rank == job->index); i++) {
         for (int t = 0; t < 2 && job->test->tensors[t] != NULL; t++) {
             if (strcmp(pieces[i].tensor->name, job->test->tensors[t]) == 0) {
                 spoil(&pieces[i], job->test->values[t]);
@@ -103,7 +155,8 @@ static ms_status spoiled_step(blame_job *job, test_rank *rank) {
     }
     ms_step_input input = {.micro_batches = batches,
                            .target_tokens = setup->micro_batches * setup->sequence,
-                           .learning_rate = 1e-3, .apply = true};
+                           .learning_rate = 1e-3,
+                           .apply = true};
     ms_step_result result;
     size_t bytes, bytes_after;
     char *before = weights_of(rank->engine, &bytes);
@@ -129,11 +182,23 @@ static void *blame_rank(void *context) {
 }
 
 static test_setup setup_of(const blame_case *test) {
-    ms_model_spec spec = {.family = MS_FAMILY_GPT2, .layers = 2, .hidden = 16, .heads = 2,
-                          .kv_heads = 2, .head_size = 8, .ffn = 32, .positions = 8,
-                          .vocabulary = 19, .bias = true, .tied = true, .activation = MS_RELU,
-                          .norm_epsilon = 1e-5, .init_std = 0.05, .rope_scaling = {.factor = 1},
-                          .bos_id = -1, .eos_id = -1};
+    ms_model_spec spec = {.family = MS_FAMILY_GPT2,
+                          .layers = 2,
+                          .hidden = 16,
+                          .heads = 2,
+                          .kv_heads = 2,
+                          .head_size = 8,
+                          .ffn = 32,
+                          .positions = 8,
+                          .vocabulary = 19,
+                          .bias = true,
+                          .tied = true,
+                          .activation = MS_RELU,
+                          .norm_epsilon = 1e-5,
+                          .init_std = 0.05,
+                          .rope_scaling = {.factor = 1},
+                          .bos_id = -1,
+                          .eos_id = -1};
     test_setup setup = test_setup_of(spec);
     setup.micro_batch_size = 1;
     setup.micro_batches = 4;

@@ -1,6 +1,6 @@
 /*
- * test_model.c - config.json in and out for the three families, what is refused and by which key, and the parameters' names
- * and shapes, which are Hugging Face's.
+ * test_model.c - config.json in and out for the three families, what is refused and by which key,
+ * and the parameters' names and shapes, which are Hugging Face's.
  */
 #include "model/model.h"
 #include "support/test_support.h"
@@ -104,7 +104,8 @@ static void check_same_keys(const char *original, const char *written) {
         if (wanted == NULL || json_is_null(wanted)) {
             continue;
         }
-        wanted = json_is_array(wanted) && json_is_integer(value) ? json_array_get(wanted, 0) : wanted;
+        wanted =
+            json_is_array(wanted) && json_is_integer(value) ? json_array_get(wanted, 0) : wanted;
         if (!same_value(wanted, value)) {
             fail_msg("%s is written as %s", key, json_dumps(value, JSON_ENCODE_ANY));
         }
@@ -289,8 +290,8 @@ static void check_shapes(const ms_model_spec *spec, const shape *whole, int whol
         }
         const ms_parameter *found = NULL;
         for (int32_t p = 0; p < model->parameter_count; p++) {
-            found = strcmp(model->parameters[p].tensor.name, name) == 0 ? &model->parameters[p]
-                                                                        : found;
+            found =
+                strcmp(model->parameters[p].tensor.name, name) == 0 ? &model->parameters[p] : found;
         }
         if (found == NULL) {
             fail_msg("there is no parameter %s", name);
@@ -316,18 +317,13 @@ static void names_of_gpt2(void **state) {
                                   {"transformer.ln_f.weight", 8, 0},
                                   {"transformer.ln_f.bias", 8, 0},
                                   {"lm_head.weight", 11, 8}};
-    static const shape layer[] = {{"transformer.h.#.ln_1.weight", 8, 0},
-                                  {"transformer.h.#.ln_1.bias", 8, 0},
-                                  {"transformer.h.#.attn.c_attn.weight", 8, 24},
-                                  {"transformer.h.#.attn.c_attn.bias", 24, 0},
-                                  {"transformer.h.#.attn.c_proj.weight", 8, 8},
-                                  {"transformer.h.#.attn.c_proj.bias", 8, 0},
-                                  {"transformer.h.#.ln_2.weight", 8, 0},
-                                  {"transformer.h.#.ln_2.bias", 8, 0},
-                                  {"transformer.h.#.mlp.c_fc.weight", 8, 20},
-                                  {"transformer.h.#.mlp.c_fc.bias", 20, 0},
-                                  {"transformer.h.#.mlp.c_proj.weight", 20, 8},
-                                  {"transformer.h.#.mlp.c_proj.bias", 8, 0}};
+    static const shape layer[] = {
+        {"transformer.h.#.ln_1.weight", 8, 0},         {"transformer.h.#.ln_1.bias", 8, 0},
+        {"transformer.h.#.attn.c_attn.weight", 8, 24}, {"transformer.h.#.attn.c_attn.bias", 24, 0},
+        {"transformer.h.#.attn.c_proj.weight", 8, 8},  {"transformer.h.#.attn.c_proj.bias", 8, 0},
+        {"transformer.h.#.ln_2.weight", 8, 0},         {"transformer.h.#.ln_2.bias", 8, 0},
+        {"transformer.h.#.mlp.c_fc.weight", 8, 20},    {"transformer.h.#.mlp.c_fc.bias", 20, 0},
+        {"transformer.h.#.mlp.c_proj.weight", 20, 8},  {"transformer.h.#.mlp.c_proj.bias", 8, 0}};
     ms_model_spec spec = small("gpt2", "");
     check_shapes(&spec, whole, COUNT(whole) - 1, layer, COUNT(layer));
     spec = small("gpt2", ", \"tie_word_embeddings\": false");
@@ -387,7 +383,8 @@ static void parts_cover_the_model(void **state) {
     }
 }
 
-/* The formula by hand, for GPT-2's small shape: 6 x (12 x 12 x 768^2 + 50257 x 768) + 12 x 12 x 768 x T. */
+/* The formula by hand, for GPT-2's small shape: 6 x (12 x 12 x 768^2 + 50257 x 768) + 12 x 12 x 768
+ * x T. */
 static void flops_per_token(void **state) {
     (void)state;
     ms_model_spec spec = read_spec(gpt2_json);

@@ -1,7 +1,7 @@
 /*
- * run_graph.h - runs a graph's nodes one after the other on reference kernels, with memory of its own for every value: no
- * lowering, no packing, no plan. Several ranks are several graphs of the same nodes, run in step in one thread; their
- * collectives are plain loops here.
+ * run_graph.h - runs a graph's nodes one after the other on reference kernels, with memory of its
+ * own for every value: no lowering, no packing, no plan. Several ranks are several graphs of the
+ * same nodes, run in step in one thread; their collectives are plain loops here.
  */
 #ifndef MS_TEST_RUN_GRAPH_H
 #define MS_TEST_RUN_GRAPH_H
@@ -130,11 +130,11 @@ MS_TEST_UNUSED static void graph_run_kernel(const graph_rank *rank, int32_t n, b
     for (int i = 0; i < node->op->output_count; i++) {
         arguments[count++] = graph_address(rank, node->outputs[i]);
     }
-    ms_kernel_run_info run = {
-        .arguments = arguments,
-        .scratch = rank->scratch,
-        .accumulate = node->accumulate == MS_ACCUMULATE_ALWAYS ||
-                      (node->accumulate == MS_ACCUMULATE_AFTER_FIRST && later)};
+    ms_kernel_run_info run = {.arguments = arguments,
+                              .scratch = rank->scratch,
+                              .accumulate =
+                                  node->accumulate == MS_ACCUMULATE_ALWAYS ||
+                                  (node->accumulate == MS_ACCUMULATE_AFTER_FIRST && later)};
     assert_ok(ms_kernel_run(rank->kernels[n], &run, NULL));
 }
 

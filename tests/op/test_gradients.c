@@ -1,9 +1,11 @@
 /*
- * test_gradients.c - the gradient of every operator against central differences, in double precision.
+ * test_gradients.c - the gradient of every operator against central differences, in double
+ * precision.
  *
- * A case builds a small forward graph of parameters. An activation that is to have a gradient is a parameter looked up
- * row by row (an embedding), so that every gradient ends in a parameter's. The objective is the sum over all outputs of
- * coefficient x output, the coefficients being what arrives from the next pipeline part, plus scale x losses.
+ * A case builds a small forward graph of parameters. An activation that is to have a gradient is a
+ * parameter looked up row by row (an embedding), so that every gradient ends in a parameter's. The
+ * objective is the sum over all outputs of coefficient x output, the coefficients being what
+ * arrives from the next pipeline part, plus scale x losses.
  */
 #include "op/run_graph.h"
 
@@ -91,11 +93,11 @@ static void build_norm(ms_graph *graph, const test_case *self) {
     int32_t x = matrix(graph, 0, 5, 6);
     int32_t weight = parameter(graph, 1, MS_F64, 6, 0);
     int32_t delta = (self->variant & NORM_DELTA) != 0 ? matrix(graph, 2, 5, 6) : MS_VALUE_NONE;
-    int32_t bias = (self->variant & NORM_BIAS) != 0 ? parameter(graph, 3, MS_F64, 6, 0)
-                                                    : MS_VALUE_NONE;
+    int32_t bias =
+        (self->variant & NORM_BIAS) != 0 ? parameter(graph, 3, MS_F64, 6, 0) : MS_VALUE_NONE;
     ms_op_norm_result result;
-    assert_ok(ms_op_norm(graph, x, delta, weight, bias, (self->variant & NORM_RMS) != 0, 1e-3,
-                         &result));
+    assert_ok(
+        ms_op_norm(graph, x, delta, weight, bias, (self->variant & NORM_RMS) != 0, 1e-3, &result));
     output(graph, result.y);
     if ((self->variant & NORM_SUM_OUT) != 0) {
         output(graph, result.sum);
@@ -115,16 +117,22 @@ static void build_attention(ms_graph *graph, const test_case *self) {
     int64_t B = 2, T = 5, H = 4, D = 4, G = (self->variant & ATTENTION_GROUPED) != 0 ? 2 : 4;
     bool packed = (self->variant & ATTENTION_PACKED) != 0;
     bool dropout = (self->variant & ATTENTION_DROPOUT) != 0;
-    ms_attributes attributes = {
-        .attention = {.packed = packed, .causal = (self->variant & ATTENTION_FULL) == 0,
-                      .batch = B, .positions = T, .heads = H, .kv_heads = G, .head_size = D,
-                      .heads_global = 8, .head_first = 4, .dropout = dropout ? 0.3 : 0,
-                      .key = ms_random_key_make(3, "attention")}};
+    ms_attributes attributes = {.attention = {.packed = packed,
+                                              .causal = (self->variant & ATTENTION_FULL) == 0,
+                                              .batch = B,
+                                              .positions = T,
+                                              .heads = H,
+                                              .kv_heads = G,
+                                              .head_size = D,
+                                              .heads_global = 8,
+                                              .head_first = 4,
+                                              .dropout = dropout ? 0.3 : 0,
+                                              .key = ms_random_key_make(3, "attention")}};
     int32_t samples = dropout ? input(graph, MS_INPUT_SAMPLES, MS_I64, B) : MS_VALUE_NONE, out;
     if (packed) {
         int32_t qkv = matrix(graph, 0, B * T, (H + 2 * G) * D);
-        assert_ok(ms_op_attention(graph, qkv, MS_VALUE_NONE, MS_VALUE_NONE, samples, &attributes,
-                                  &out));
+        assert_ok(
+            ms_op_attention(graph, qkv, MS_VALUE_NONE, MS_VALUE_NONE, samples, &attributes, &out));
     } else {
         int32_t q = matrix(graph, 0, B * T, H * D), k = matrix(graph, 1, B * T, G * D);
         int32_t v = matrix(graph, 2, B * T, G * D);
@@ -141,10 +149,14 @@ static void build_activation(ms_graph *graph, const test_case *self) {
 }
 
 static void build_rope(ms_graph *graph, const test_case *self) {
-    ms_attributes attributes = {.rope = {.heads = 3, .head_size = 4, .position_max = 64,
-                                         .theta = 100, .scaling = {.factor = 1}}};
+    ms_attributes attributes = {.rope = {.heads = 3,
+                                         .head_size = 4,
+                                         .position_max = 64,
+                                         .theta = 100,
+                                         .scaling = {.factor = 1}}};
     if (self->variant == 1) {
-        attributes.rope.scaling = (ms_rope_scaling){.factor = 8, .low_frequency_factor = 1,
+        attributes.rope.scaling = (ms_rope_scaling){.factor = 8,
+                                                    .low_frequency_factor = 1,
                                                     .high_frequency_factor = 4,
                                                     .original_positions = 16};
     }
@@ -156,7 +168,8 @@ static void build_rope(ms_graph *graph, const test_case *self) {
 
 static void build_dropout(ms_graph *graph, const test_case *self) {
     (void)self;
-    ms_attributes attributes = {.dropout = {.probability = 0.4, .positions = 3,
+    ms_attributes attributes = {.dropout = {.probability = 0.4,
+                                            .positions = 3,
                                             .key = ms_random_key_make(4, "dropout"),
                                             .columns_global = 8}};
     int32_t y, x = matrix(graph, 0, 6, 8), samples = input(graph, MS_INPUT_SAMPLES, MS_I64, 2);
@@ -182,7 +195,8 @@ static void build_cast(ms_graph *graph, const test_case *self) {
 static void build_residual(ms_graph *graph, const test_case *self) {
     (void)self;
     int32_t x = matrix(graph, 0, 5, 6), early, late, end;
-    assert_ok(ms_op_linear(graph, x, parameter(graph, 1, MS_F64, 6, 6), MS_VALUE_NONE, true, &early));
+    assert_ok(
+        ms_op_linear(graph, x, parameter(graph, 1, MS_F64, 6, 6), MS_VALUE_NONE, true, &early));
     ms_op_norm_result first, second;
     assert_ok(ms_op_norm(graph, x, MS_VALUE_NONE, parameter(graph, 2, MS_F64, 6, 0), MS_VALUE_NONE,
                          true, 1e-3, &first));
@@ -200,14 +214,13 @@ static void build_head_loss(ms_graph *graph, const test_case *self) {
     int64_t rows = 7, width = 4, vocabulary = 6;
     int32_t loss, x = matrix(graph, 0, rows, width);
     assert_ok(ms_op_copy(graph, x, MS_AXIS_TENSOR, &x));
-    ms_op_head_loss_options options = {
-        .x = x,
-        .w = parameter(graph, 1, MS_F64, vocabulary, width),
-        .targets = input(graph, MS_INPUT_TARGETS, MS_I32, rows),
-        .scale = input(graph, MS_INPUT_SCALE, MS_F64, 1),
-        .first = vocabulary * graph->axis_index[MS_AXIS_TENSOR],
-        .chunk_rows = self->variant,
-        .train = true};
+    ms_op_head_loss_options options = {.x = x,
+                                       .w = parameter(graph, 1, MS_F64, vocabulary, width),
+                                       .targets = input(graph, MS_INPUT_TARGETS, MS_I32, rows),
+                                       .scale = input(graph, MS_INPUT_SCALE, MS_F64, 1),
+                                       .first = vocabulary * graph->axis_index[MS_AXIS_TENSOR],
+                                       .chunk_rows = self->variant,
+                                       .train = true};
     assert_ok(ms_op_head_loss(graph, &options, &loss));
 }
 
@@ -232,21 +245,25 @@ static const test_case cases[] = {
     {.name = "layer norm", .build = build_norm, .variant = NORM_BIAS},
     {.name = "layer norm, no bias", .build = build_norm},
     {.name = "layer norm, delta", .build = build_norm, .variant = NORM_BIAS | NORM_DELTA},
-    {.name = "layer norm, delta, sum goes on", .build = build_norm,
+    {.name = "layer norm, delta, sum goes on",
+     .build = build_norm,
      .variant = NORM_BIAS | NORM_DELTA | NORM_SUM_OUT},
     {.name = "RMS norm", .build = build_norm, .variant = NORM_RMS},
     {.name = "RMS norm, x goes on", .build = build_norm, .variant = NORM_RMS | NORM_SUM_OUT},
-    {.name = "RMS norm, delta, sum goes on", .build = build_norm,
+    {.name = "RMS norm, delta, sum goes on",
+     .build = build_norm,
      .variant = NORM_RMS | NORM_DELTA | NORM_SUM_OUT},
     {.name = "head norm", .build = build_head_norm},
     {.name = "attention", .build = build_attention},
     {.name = "attention, not causal", .build = build_attention, .variant = ATTENTION_FULL},
     {.name = "attention, packed", .build = build_attention, .variant = ATTENTION_PACKED},
     {.name = "attention, grouped", .build = build_attention, .variant = ATTENTION_GROUPED},
-    {.name = "attention, packed, grouped", .build = build_attention,
+    {.name = "attention, packed, grouped",
+     .build = build_attention,
      .variant = ATTENTION_PACKED | ATTENTION_GROUPED},
     {.name = "attention, dropout", .build = build_attention, .variant = ATTENTION_DROPOUT},
-    {.name = "attention, packed, grouped, dropout", .build = build_attention,
+    {.name = "attention, packed, grouped, dropout",
+     .build = build_attention,
      .variant = ATTENTION_PACKED | ATTENTION_GROUPED | ATTENTION_DROPOUT},
     {.name = "gelu, tanh", .build = build_activation, .variant = MS_GELU_TANH},
     {.name = "gelu, exact", .build = build_activation, .variant = MS_GELU_ERF},
@@ -266,14 +283,28 @@ static const test_case cases[] = {
     {.name = "residual stream", .build = build_residual},
     {.name = "loss, one chunk", .build = build_head_loss, .variant = 7},
     {.name = "loss, chunks of 3 rows", .build = build_head_loss, .variant = 3},
-    {.name = "loss, vocabulary of 3 ranks", .build = build_head_loss, .variant = 3, .ranks = 3,
-     .shared_parameters = true, .own = 2, .count_once = true},
+    {.name = "loss, vocabulary of 3 ranks",
+     .build = build_head_loss,
+     .variant = 3,
+     .ranks = 3,
+     .shared_parameters = true,
+     .own = 2,
+     .count_once = true},
     {.name = "all-gather", .build = build_collective, .variant = 0, .ranks = 3},
     {.name = "reduce-scatter", .build = build_collective, .variant = 1, .ranks = 3},
-    {.name = "all-reduce", .build = build_collective, .variant = 2, .ranks = 3,
-     .shared_parameters = true, .own = 1, .count_once = true},
-    {.name = "copy", .build = build_collective, .variant = 3, .ranks = 3,
-     .shared_parameters = true, .own = 2},
+    {.name = "all-reduce",
+     .build = build_collective,
+     .variant = 2,
+     .ranks = 3,
+     .shared_parameters = true,
+     .own = 1,
+     .count_once = true},
+    {.name = "copy",
+     .build = build_collective,
+     .variant = 3,
+     .ranks = 3,
+     .shared_parameters = true,
+     .own = 2},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
@@ -528,8 +559,8 @@ static void wrong_shapes_are_refused(void **state) {
     assert_fails(MS_ERR_BUG, "norm: the weight does not fit",
                  ms_op_norm(graph, x, MS_VALUE_NONE, vector, MS_VALUE_NONE, false, 1e-5, &result));
     assert_fails(MS_ERR_BUG, "add: operands of different sizes", ms_op_add(graph, x, w, &y));
-    ms_attributes attributes = {.attention = {.batch = 2, .positions = 3, .heads = 1,
-                                              .kv_heads = 1, .head_size = 4}};
+    ms_attributes attributes = {
+        .attention = {.batch = 2, .positions = 3, .heads = 1, .kv_heads = 1, .head_size = 4}};
     assert_fails(MS_ERR_BUG, "attention: q does not have",
                  ms_op_attention(graph, x, x, x, MS_VALUE_NONE, &attributes, &y));
     graph->axis_size[MS_AXIS_TENSOR] = 2;
@@ -539,8 +570,8 @@ static void wrong_shapes_are_refused(void **state) {
 
 static int set_up(void **state) {
     (void)state;
-    ms_device_options options = {.name = "cpu", .threads = 1, .isa_max = MS_ISA_COUNT,
-                                 .variant = "ref"};
+    ms_device_options options = {
+        .name = "cpu", .threads = 1, .isa_max = MS_ISA_COUNT, .variant = "ref"};
     return ms_device_open(&options, &device) == MS_OK ? 0 : -1;
 }
 

@@ -1,6 +1,6 @@
 /*
- * test_fit.c - what does not fit is refused with bytes, limit and a fix; and the fix, applied word for word, fits on every
- * rank with exactly the bytes that were named.
+ * test_fit.c - what does not fit is refused with bytes, limit and a fix; and the fix, applied word
+ * for word, fits on every rank with exactly the bytes that were named.
  */
 #include "engine/engine_support.h"
 #include "plan/fit.h"
@@ -8,11 +8,23 @@
 #define RANKS_MAX 64
 
 static ms_model_spec gpt2(void) {
-    return (ms_model_spec){.family = MS_FAMILY_GPT2, .layers = 4, .hidden = 48, .heads = 4,
-                           .kv_heads = 4, .head_size = 12, .ffn = 192, .positions = 48,
-                           .vocabulary = 97, .bias = true, .tied = true,
-                           .activation = MS_GELU_TANH, .norm_epsilon = 1e-5, .init_std = 0.02,
-                           .rope_scaling = {.factor = 1}, .bos_id = -1, .eos_id = -1};
+    return (ms_model_spec){.family = MS_FAMILY_GPT2,
+                           .layers = 4,
+                           .hidden = 48,
+                           .heads = 4,
+                           .kv_heads = 4,
+                           .head_size = 12,
+                           .ffn = 192,
+                           .positions = 48,
+                           .vocabulary = 97,
+                           .bias = true,
+                           .tied = true,
+                           .activation = MS_GELU_TANH,
+                           .norm_epsilon = 1e-5,
+                           .init_std = 0.02,
+                           .rope_scaling = {.factor = 1},
+                           .bos_id = -1,
+                           .eos_id = -1};
 }
 
 static test_setup setup_of(void) {
@@ -37,18 +49,23 @@ static void plan_open(planned *plan, const test_setup *setup, int64_t index) {
     assert_ok(ms_model_create(&setup->spec, &plan->model));
     ms_device_options options = {.name = "cpu", .threads = 1, .isa_max = MS_ISA_COUNT};
     assert_ok(ms_device_open(&options, &plan->device));
-    plan->layout = (ms_layout){.mesh = setup->mesh, .rank = index,
+    plan->layout = (ms_layout){.mesh = setup->mesh,
+                               .rank = index,
                                .at = ms_mesh_coordinates(&setup->mesh, index),
                                .zero = setup->zero,
                                .sequence_parallel = setup->sequence_parallel,
                                .recompute = setup->recompute};
     test_split_layers(&plan->layout, setup->spec.layers, setup->mesh.size[MS_AXIS_PIPELINE]);
-    ms_program_request request = {.model = plan->model, .layout = &plan->layout,
+    ms_program_request request = {.model = plan->model,
+                                  .layout = &plan->layout,
                                   .mode = MS_MODE_TRAIN,
                                   .micro_batch_size = setup->micro_batch_size,
-                                  .sequence = setup->sequence, .compute = setup->compute,
-                                  .optimizer = &setup->optimizer, .schedule = setup->schedule,
-                                  .bucket_bytes = setup->bucket_bytes, .seed = setup->seed,
+                                  .sequence = setup->sequence,
+                                  .compute = setup->compute,
+                                  .optimizer = &setup->optimizer,
+                                  .schedule = setup->schedule,
+                                  .bucket_bytes = setup->bucket_bytes,
+                                  .seed = setup->seed,
                                   .device = plan->device};
     int64_t replicas = setup->mesh.size[MS_AXIS_DATA];
     assert_ok(ms_reduction_make(setup->micro_batches, replicas, setup->reduction_groups,
@@ -188,7 +205,8 @@ static void the_fix_keeps_the_reduction(void **state) {
     setup.reduction_groups = 1;
     planned plan;
     plan_open(&plan, &setup, 0);
-    for (size_t limit = plan.program->memory.total_bytes - 1; limit > 50000; limit = limit * 3 / 4) {
+    for (size_t limit = plan.program->memory.total_bytes - 1; limit > 50000;
+         limit = limit * 3 / 4) {
         ms_fix fix;
         assert_ok(ms_plan_cheapest_fix(&plan.program->request, limit, RANKS_MAX, &fix));
         assert_null(strstr(fix.change, "--ranks"));

@@ -1,8 +1,8 @@
 // labels: multi
 // timeout: 60
 /*
- * test_program_memory.c - the plan's bytes are the bytes held, steps allocate nothing, and what a slot saves follows the type and
- * the recomputation policy.
+ * test_program_memory.c - the plan's bytes are the bytes held, steps allocate nothing, and what a
+ * slot saves follows the type and the recomputation policy.
  */
 #include <malloc.h>
 #include <pthread.h>
@@ -10,19 +10,41 @@
 #include "engine/parity.h"
 
 static ms_model_spec char_gpt(void) {
-    return (ms_model_spec){.family = MS_FAMILY_GPT2, .layers = 4, .hidden = 128, .heads = 4,
-                           .kv_heads = 4, .head_size = 32, .ffn = 512, .positions = 64,
-                           .vocabulary = 65, .tied = true, .activation = MS_GELU_TANH,
-                           .norm_epsilon = 1e-5, .init_std = 0.02, .rope_scaling = {.factor = 1},
-                           .bos_id = -1, .eos_id = -1};
+    return (ms_model_spec){.family = MS_FAMILY_GPT2,
+                           .layers = 4,
+                           .hidden = 128,
+                           .heads = 4,
+                           .kv_heads = 4,
+                           .head_size = 32,
+                           .ffn = 512,
+                           .positions = 64,
+                           .vocabulary = 65,
+                           .tied = true,
+                           .activation = MS_GELU_TANH,
+                           .norm_epsilon = 1e-5,
+                           .init_std = 0.02,
+                           .rope_scaling = {.factor = 1},
+                           .bos_id = -1,
+                           .eos_id = -1};
 }
 
 static ms_model_spec small_llama(void) {
-    return (ms_model_spec){.family = MS_FAMILY_LLAMA, .layers = 2, .hidden = 32, .heads = 4,
-                           .kv_heads = 2, .head_size = 8, .ffn = 72, .positions = 32,
-                           .vocabulary = 61, .activation = MS_SILU, .norm_epsilon = 1e-6,
-                           .rope_theta = 10000, .init_std = 0.02, .rope_scaling = {.factor = 1},
-                           .bos_id = -1, .eos_id = -1};
+    return (ms_model_spec){.family = MS_FAMILY_LLAMA,
+                           .layers = 2,
+                           .hidden = 32,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .head_size = 8,
+                           .ffn = 72,
+                           .positions = 32,
+                           .vocabulary = 61,
+                           .activation = MS_SILU,
+                           .norm_epsilon = 1e-6,
+                           .rope_theta = 10000,
+                           .init_std = 0.02,
+                           .rope_scaling = {.factor = 1},
+                           .bos_id = -1,
+                           .eos_id = -1};
 }
 
 static test_setup char_setup(ms_dtype compute) {
@@ -69,8 +91,8 @@ static ms_status steps(const test_setup *setup, const test_rank *rank, const bat
                        int64_t first, int64_t count) {
     for (int64_t step = first; step < first + count; step++) {
         ms_step_input input = {.micro_batches = memory->batches,
-                               .target_tokens = setup->micro_batches * setup->micro_batch_size *
-                                                setup->sequence,
+                               .target_tokens =
+                                   setup->micro_batches * setup->micro_batch_size * setup->sequence,
                                .step = step,
                                .learning_rate = 1e-3,
                                .apply = true};
@@ -125,7 +147,8 @@ static void planned_bytes_are_the_bytes_held(void **state) {
     check_planned(&llama, "llama");
 }
 
-/* The lines printed are for people; their figures are the plan's parts, and the parts are the total. */
+/* The lines printed are for people; their figures are the plan's parts, and the parts are the
+ * total. */
 static void parts_are_the_total(void **state) {
     (void)state;
     test_setup setup = char_setup(MS_BF16);
