@@ -260,6 +260,12 @@ static ms_status take_lock(ms_session *session) {
 }
 
 static ms_status open_all(ms_session *session, bool dry_run) {
+    if (!session->train->deterministic) {
+        return ms_fail(MS_ERR_UNSUPPORTED,
+                       "%s: train.deterministic: false is not available: sums are always taken in one order, "
+                       "which costs nothing on the CPU; remove the key",
+                       ms_config_where(session->config, "train", "deterministic"));
+    }
     MS_TRY(ms_optimizer_config_check(session->optimizer));
     MS_TRY(open_device(session));
     MS_TRY(open_model(session));
