@@ -18,7 +18,8 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 comma := ,
 BUILD := $(if $(SAN),build-san-$(subst $(comma),-,$(SAN)),build)
 # The OpenMP run-time is not instrumented, so threads of a kernel would be reported as races.
-TEST_ENVIRONMENT := $(if $(findstring thread,$(SAN)),OMP_NUM_THREADS=1)
+TEST_ENVIRONMENT := $(if $(findstring thread,$(SAN)),OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 \
+    TSAN_OPTIONS=suppressions=$(CURDIR)/tools/tsan.supp)
 
 .PHONY: all setup build check demo install format clean
 all: build
